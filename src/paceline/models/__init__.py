@@ -1,0 +1,1 @@
+"""Draft networks: `nn.Module`s with a frozen config each; no decoding, no files."""
