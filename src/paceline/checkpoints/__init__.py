@@ -1,0 +1,1 @@
+"""Dialects in which draft networks are stored, read from and written to folders of safetensors."""

@@ -1,0 +1,135 @@
+"""The `config.json` of the z-lab dialect, to and from `DFlashConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.checkpoints.files import few
+from paceline.checkpoints.rope_keys import parse_rope, spell_rope
+from paceline.errors import CheckpointError, InputError, UnsupportedModelError
+from paceline.models.dflash_config import DFlashConfig
+
+ARCHITECTURE = "DFlashDraftModel"
+METADATA = "paceline"
+
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "num_target_layers",
+)
+_OWN_KEYS = ("block_size", "mask_token_id", "target_layer_ids")  # in dflash_config or at the top level
+_OPTIONAL = ("head_dim", "draft_vocab_size", "target_hidden_size", "max_position_embeddings")
+
+
+def parse_config(stored: Mapping[str, Any], path: Path) -> DFlashConfig:
+    """The network's shape from a `config.json`; `path` is for errors. Qwen3's other keys are passed over.
+
+    Raises:
+        CheckpointError: it is not of this dialect, or keys are missing or of a wrong kind.
+        UnsupportedModelError: it asks for something that is not implemented.
+    """
+    _check_dialect(stored, path)
+    own = {**stored, **_object(stored, "dflash_config", path)}
+    missing = sorted(name for name in (*_SIZES, *_OWN_KEYS) if own.get(name) is None)
+    if missing:
+        raise CheckpointError(f"{path} has a config.json without the required {few(missing)}.")
+    _check_supported(stored, path)
+    values = {name: own[name] for name in (*_SIZES, *_OWN_KEYS, *_OPTIONAL) if own.get(name) is not None}
+    _check_kinds(values, path)
+    values.setdefault("head_dim", values["hidden_size"] // max(values["num_attention_heads"], 1))
+    try:
+        return DFlashConfig(
+            **values, rms_norm_eps=float(own.get("rms_norm_eps", 1e-6)), rope=parse_rope(stored, path)
+        )
+    except InputError as error:
+        if isinstance(error, CheckpointError | UnsupportedModelError):
+            raise
+        raise CheckpointError(f"{path} has a config.json that cannot be used: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} has a value of a wrong kind in its config.json ({error}).") from error
+
+
+def spell_config(config: DFlashConfig, dtype: torch.dtype, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The `config.json` of a network whose weights are stored in `dtype`."""
+    sizes = asdict(config)
+    spelled: dict[str, Any] = {
+        "architectures": [ARCHITECTURE],
+        "model_type": "qwen3",
+        "block_size": config.block_size,
+        "dflash_config": {
+            "mask_token_id": config.mask_token_id,
+            "target_layer_ids": list(config.target_layer_ids),
+        },
+        **{name: sizes[name] for name in _SIZES},
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.rms_norm_eps,
+        "max_position_embeddings": config.max_position_embeddings,
+        **spell_rope(config.rope),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": False,
+        "layer_types": ["full_attention"] * config.num_hidden_layers,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    if config.draft_vocab_size is not None:
+        spelled["draft_vocab_size"] = config.draft_vocab_size
+    if config.target_hidden_size != config.hidden_size:
+        spelled["target_hidden_size"] = config.target_hidden_size
+    return spelled | ({METADATA: dict(extra)} if extra else {})
+
+
+def _check_dialect(stored: Mapping[str, Any], path: Path) -> None:
+    if "speculators_model_type" in stored:
+        raise CheckpointError(f"{path} is in the speculators dialect, but the z-lab dialect was expected.")
+    came = stored.get("architectures")
+    if came != [ARCHITECTURE]:
+        raise CheckpointError(
+            f"{path} holds the architectures {came}, but a DFlash drafter has [{ARCHITECTURE!r}]."
+        )
+
+
+def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
+    windowed = stored.get("sliding_window") is not None and stored.get("use_sliding_window") is not False
+    if windowed:
+        raise UnsupportedModelError(
+            f"{path} has sliding_window {stored['sliding_window']}, but only full attention is implemented."
+        )
+    kinds = set(stored.get("layer_types") or []) - {"full_attention"}
+    if kinds:
+        raise UnsupportedModelError(
+            f"{path} has layers of {', '.join(sorted(map(str, kinds)))}, but only full_attention is implemented."
+        )
+    for key, only in {"hidden_act": "silu", "attention_bias": False}.items():
+        if stored.get(key, only) != only:
+            raise UnsupportedModelError(
+                f"{path} has {key} {stored[key]!r}, but only {only!r} is implemented."
+            )
+
+
+def _check_kinds(values: Mapping[str, Any], path: Path) -> None:
+    for name, value in values.items():
+        whole = value if name == "target_layer_ids" else [value]
+        if not isinstance(whole, list) or any(type(item) is not int for item in whole):
+            expected = "a list of whole numbers" if name == "target_layer_ids" else "a whole number"
+            raise CheckpointError(
+                f"{path} has {name} {value!r} in its config.json, but it must be {expected}."
+            )
+
+
+def _object(stored: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+    value = stored.get(key) or {}
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} has {key} {value!r} in its config.json, but it must be an object.")
+    return value

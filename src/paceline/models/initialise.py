@@ -1,0 +1,63 @@
+"""Starting weights for a draft network, taken from layers of its target.
+
+Letters: h hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paceline.models.dflash import DFlashNetwork
+
+ContextStart = Literal["last", "mean"]
+
+
+@torch.no_grad()
+def initialise_from_target(
+    network: DFlashNetwork,
+    layer_states: Sequence[Mapping[str, Tensor]],
+    final_norm: Float[Tensor, " h"] | None = None,
+    context: ContextStart = "last",
+) -> list[str]:
+    """Copy target layers into the draft layers, and let the context start as taps of the target.
+
+    Args:
+        layer_states: the `state_dict` of one target decoder layer for each draft layer, in Llama's and
+            Qwen3's names; a weight that is absent or of another shape keeps its random start.
+        final_norm: weight of the target's final norm.
+        context: `fc` starts as the last tap, or as the mean of all taps. A draft layer projects the context
+            without its `input_layernorm`, so `hidden_norm` starts as the mean of those that were copied.
+
+    Returns:
+        The names of the weights of `network` that were set.
+    """
+    assert len(layer_states) == len(network.layers), "one target layer for each draft layer"
+    done: list[str] = []
+    for index, (layer, state) in enumerate(zip(network.layers, layer_states, strict=True)):
+        for name, weight in layer.named_parameters():
+            if name in state and state[name].shape == weight.shape:
+                weight.copy_(state[name])
+                done.append(f"layers.{index}.{name}")
+    if final_norm is not None and final_norm.shape == network.norm.weight.shape:
+        network.norm.weight.copy_(final_norm)
+        done.append("norm.weight")
+    copied = [i for i in range(len(network.layers)) if f"layers.{i}.input_layernorm.weight" in done]
+    if copied:
+        norms = torch.stack([network.layers[i].input_layernorm.weight.data for i in copied])
+        network.hidden_norm.weight.copy_(norms.mean(0))
+        done.append("hidden_norm.weight")
+    if network.config.target_hidden_size == network.config.hidden_size:
+        network.fc.weight.copy_(_tap_selector(network, context))
+        done.append("fc.weight")
+    return done
+
+
+def _tap_selector(network: DFlashNetwork, context: ContextStart) -> Float[Tensor, "h f"]:
+    taps, hidden = len(network.config.target_layer_ids), network.config.hidden_size
+    shares = torch.full((taps,), 1 / taps) if context == "mean" else torch.eye(taps)[-1]
+    return torch.kron(shares[None], torch.eye(hidden)).to(network.fc.weight)
