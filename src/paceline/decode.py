@@ -1,0 +1,164 @@
+"""The loop: choose, draft, verify, accept, commit. Written once, for every method and batch size.
+
+What is a method elsewhere is an argument here: the drafter proposes, the policy says how much, the target
+verifies. Plain decoding is the same round with zero nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.acceptance import Accepted, match
+from paceline.drafters.base import Drafter, DraftRequest
+from paceline.kv_cache import SlotCache
+from paceline.metrics import StageClock
+from paceline.policies.base import Policy, SequenceView
+from paceline.sampling import target_tokens
+from paceline.target.base import Pass, Target
+from paceline.tree import DraftTree, TreeBatch, pack
+from paceline.types import GenerationSettings, Statistics
+
+
+@dataclass
+class ActiveSequence:
+    """One sequence being decoded: prompt and committed tokens (the last one is the anchor)."""
+
+    tokens: list[int]
+    settings: GenerationSettings
+    max_tokens: int
+    statistics: Statistics = field(default_factory=Statistics)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still wanted."""
+        return self.max_tokens - self.statistics.tokens
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The swappable parts of the loop. Without a drafter every round is a plain one."""
+
+    target: Target
+    drafter: Drafter | None = None
+    policy: Policy | None = None
+
+
+@dataclass
+class Batch:
+    """The sequences in flight; sequence i occupies row i of the caches."""
+
+    cache: SlotCache
+    draft_state: Any
+    sequences: list[ActiveSequence] = field(default_factory=list)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any sequence wants drafting."""
+        return self.draft_state is not None and any(s.settings.draft for s in self.sequences)
+
+
+def admit(parts: Parts, batch: Batch, sequence: ActiveSequence) -> int:
+    """Read a prompt into the next free row; the first token, which becomes the anchor."""
+    row = len(batch.sequences)
+    prompt = sequence.tokens
+    result = parts.target.prefill(batch.cache, row, prompt)
+    batch.sequences.append(sequence)
+    if parts.drafter is not None and batch.draft_state is not None and result.features is not None:
+        parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt)])
+    position = torch.tensor([len(prompt)], device=result.logits.device)
+    first = int(target_tokens(result.logits[0], position, [sequence.settings])[0])
+    sequence.tokens.append(first)
+    return first
+
+
+def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int]]:
+    """One round over every sequence of the batch; the tokens that each one gained, bonus last."""
+    clock.start()
+    requests = _choose(parts, batch)
+    clock.lap("choose")
+    trees = _draft(parts, batch, requests, clock)
+    packed = pack(trees, torch.tensor([s.tokens[-1] for s in batch.sequences])).to(parts.target.info.device)
+    clock.lap("grow")
+    result = parts.target.verify(batch.cache, packed)
+    clock.lap("verify")
+    accepted = match(packed, _target_tokens(batch, packed, result.logits))
+    clock.lap("accept")
+    _commit(parts, batch, result, accepted)
+    clock.lap("commit")
+    _count(batch, trees, accepted)
+    clock.lap("other")
+    return accepted.tokens
+
+
+def leave(batch: Batch, row: int) -> None:
+    """Free a row: the last sequence takes its place."""
+    last = len(batch.sequences) - 1
+    for state in (batch.cache, batch.draft_state):
+        if state is not None:
+            state.move(last, row)
+            state.clear(last)
+    batch.sequences[row] = batch.sequences[last]
+    batch.sequences.pop()
+
+
+def _choose(parts: Parts, batch: Batch) -> list[DraftRequest]:
+    requests = []
+    for sequence in batch.sequences:
+        if parts.policy is None or not sequence.settings.draft:
+            requests.append(DraftRequest(sequence.tokens, 0, 0, 0))
+            continue
+        plan = parts.policy.choose(SequenceView(sequence.settings, sequence.statistics))
+        # The bonus always comes, so nodes deeper than the tokens still wanted, less one, cannot be emitted.
+        depth = sequence.remaining - 1
+        requests.append(DraftRequest(sequence.tokens, plan.block_size, plan.tree_budget, depth))
+    return requests
+
+
+def _draft(parts: Parts, batch: Batch, requests: list[DraftRequest], clock: StageClock) -> list[DraftTree]:
+    if parts.drafter is None or not any(request.wants_nodes for request in requests):
+        return [DraftTree.empty() for _ in requests]
+    return parts.drafter.draft(batch.draft_state, requests, clock)
+
+
+def _target_tokens(batch: Batch, trees: TreeBatch, logits: Tensor) -> Tensor:
+    """The target's token after every node, each with the noise of the position that the token will take."""
+    num_rows, width = trees.tokens.shape
+    starts = torch.tensor([len(s.tokens) for s in batch.sequences], device=logits.device)
+    positions = (starts[:, None] + trees.depths).flatten()
+    settings = [s.settings for s in batch.sequences for _ in range(width)]
+    return target_tokens(logits.flatten(0, 1), positions, settings).view(num_rows, width)
+
+
+def _commit(parts: Parts, batch: Batch, result: Pass, accepted: Accepted) -> None:
+    batch.cache.keep(accepted.paths)
+    if parts.drafter is not None and batch.drafts and result.features is not None:
+        kept, counts = _gather_kept(result.features, accepted.paths)
+        parts.drafter.observe(batch.draft_state, 0, kept, counts)
+    for sequence, tokens in zip(batch.sequences, accepted.tokens, strict=True):
+        sequence.tokens.extend(tokens)
+
+
+def _gather_kept(features: Tensor, paths: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
+    """Features of the root and the accepted path of each row, padded to the longest: [b, 1 + longest, f]."""
+    counts = [1 + len(path) for path in paths]
+    longest = max(counts)
+    index = torch.tensor([[0, *path] + [0] * (longest - 1 - len(path)) for path in paths], device=features.device)
+    rows = torch.arange(len(paths), device=features.device)[:, None]
+    return features[rows, index], counts
+
+
+def _count(batch: Batch, trees: list[DraftTree], accepted: Accepted) -> None:
+    for sequence, tree, path in zip(batch.sequences, trees, accepted.paths, strict=True):
+        statistics = sequence.statistics
+        statistics.rounds += 1
+        statistics.drafted += tree.num_nodes
+        statistics.accepted += len(path)
+        reached = statistics.accepted_by_position
+        reached.extend([0] * (len(path) - len(reached)))
+        for depth in range(len(path)):
+            reached[depth] += 1

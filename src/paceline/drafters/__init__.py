@@ -1,0 +1,1 @@
+"""Drafters: the strategies that propose trees of tokens."""

@@ -1,0 +1,84 @@
+"""What the loop needs of a drafter.
+
+A drafter is stateless; what it remembers of the sequences of a batch is a state that the loop holds, with
+rows that move as the cache's rows move. Features reach it as values.
+
+Letters: b rows, n tokens, f width of the features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paceline.metrics import StageClock
+from paceline.tree import DraftTree
+
+
+class DraftState(Protocol):
+    """What a drafter remembers of each row of a batch."""
+
+    def reserve(self, num_rows: int, num_slots: int) -> None: ...
+    def move(self, source: int, destination: int) -> None: ...
+    def clear(self, row: int) -> None: ...
+
+
+class NoState:
+    """The state of a drafter that looks at the tokens only."""
+
+    def reserve(self, num_rows: int, num_slots: int) -> None:
+        pass
+
+    def move(self, source: int, destination: int) -> None:
+        pass
+
+    def clear(self, row: int) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class DraftRequest:
+    """What is asked of a drafter for one row: the committed tokens (the last is the anchor) and how much.
+
+    `max_depth` bounds the useful depth (tokens still wanted); a `tree_budget` of 0 asks for no nodes.
+    """
+
+    tokens: Sequence[int]
+    block_size: int
+    tree_budget: int
+    max_depth: int
+
+    @property
+    def wants_nodes(self) -> bool:
+        return self.tree_budget > 0 and self.max_depth > 0
+
+
+class Drafter(ABC):
+    """Proposes a tree for each sequence of a batch.
+
+    `feature_layers` are the target layers whose outputs it reads (empty: none). `default_block_size`
+    and `default_tree_budget` apply where neither the request nor the policy says otherwise.
+    """
+
+    name: str
+    feature_layers: tuple[int, ...] = ()
+    default_block_size: int
+    default_tree_budget: int
+
+    @abstractmethod
+    def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> Any:
+        """A `DraftState` of empty rows."""
+
+    @abstractmethod
+    def observe(self, state: Any, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]) -> None:
+        """Read the features of newly committed tokens: the first `counts[i]` of row `first_row + i`."""
+
+    @abstractmethod
+    def draft(self, state: Any, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
+        """A tree for each of rows 0 .. len(requests)-1; time spent goes to the stages draft and grow."""

@@ -1,0 +1,204 @@
+"""Many requests on one target: admitted, decoded and finished between rounds.
+
+    submit -> waiting -> admit (prefill) -> rounds -> finished or cancelled
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+from paceline.decode import ActiveSequence, Batch, Parts, admit, decode_round, leave
+from paceline.errors import InputError, PromptTooLongError
+from paceline.metrics import StageClock
+from paceline.text import TextStream
+from paceline.types import FinishReason, GenerationSettings, Piece, Statistics
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer."""
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str: ...
+
+
+@dataclass
+class Request:
+    """A submitted request: what it has emitted, and how it ended."""
+
+    id: int
+    prompt: list[int]
+    settings: GenerationSettings
+    text: TextStream | None
+    sequence: ActiveSequence
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.sequence.statistics
+
+
+class Engine:
+    """Decodes up to `max_batch` requests together. A request's text does not depend on its neighbours.
+
+    Without a tokenizer, pieces carry tokens only and stop strings are refused.
+    """
+
+    def __init__(self, parts: Parts, tokenizer: Tokenizer | None = None, max_batch: int = 8):
+        if max_batch < 1:
+            raise InputError(f"max_batch is {max_batch}, but must be at least 1.")
+        self.parts = parts
+        self.tokenizer = tokenizer
+        self.max_batch = max_batch
+        self.clock = StageClock()
+        self._next_id = 0
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+        if parts.drafter is not None:
+            parts.target.tap(parts.drafter.feature_layers)
+        self._batch = Batch(parts.target.new_cache(1, 0), None)
+        if parts.drafter is not None:
+            self._batch.draft_state = parts.drafter.new_state(1, 0, parts.target.info.device)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests waiting or being decoded."""
+        return len(self._waiting) + len(self._active)
+
+    def submit(self, prompt: list[int], settings: GenerationSettings) -> Request:
+        """Queue a request.
+
+        Raises:
+            InputError: an empty prompt, a token outside the vocabulary, stop strings without a tokenizer.
+            PromptTooLongError: a prompt that leaves no room for a new token.
+        """
+        self._check(prompt, settings)
+        text = None
+        if self.tokenizer is not None:
+            tokenizer = self.tokenizer
+            text = TextStream(lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True), settings.stop)
+        room = self.parts.target.info.max_context - len(prompt)
+        sequence = ActiveSequence(list(prompt), settings, min(settings.max_tokens, room))
+        sequence.statistics.prompt_tokens = len(prompt)
+        request = Request(self._next_id, list(prompt), settings, text, sequence)
+        self._next_id += 1
+        self._waiting.append(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """Stop a request now; what it emitted stays."""
+        if request.finish_reason is not None:
+            return
+        request.finish_reason = "cancelled"
+        if request in self._waiting:
+            self._waiting.remove(request)
+        else:
+            self._release(request)
+
+    def step(self) -> list[tuple[Request, Piece]]:
+        """Admit what fits, decode one round, and return what every request gained."""
+        pieces = [self._admit(self._waiting.popleft()) for _ in range(self._num_admissible())]
+        if self._active:
+            pieces += self._round()
+        return pieces
+
+    def stream(self, request: Request) -> Iterator[Piece]:
+        """Step until this request ends, yielding its pieces; closing the iterator cancels it."""
+        try:
+            while request.finish_reason is None:
+                yield from [piece for owner, piece in self.step() if owner is request]
+        finally:
+            self.cancel(request)
+
+    def run(self) -> None:
+        """Step until nothing is left."""
+        while self.num_unfinished:
+            self.step()
+
+    def _num_admissible(self) -> int:
+        return min(len(self._waiting), self.max_batch - len(self._active))
+
+    def _admit(self, request: Request) -> tuple[Request, Piece]:
+        started = perf_counter()
+        self._reserve(request)
+        self._active.append(request)
+        first = admit(self.parts, self._batch, request.sequence)
+        request.statistics.prefill_s = perf_counter() - started
+        return request, self._emit(request, [first])
+
+    def _reserve(self, request: Request) -> None:
+        """Room for the whole request and the widest pass it may ask for, so that rounds never allocate."""
+        nodes = 0
+        if self.parts.drafter is not None and request.settings.draft:
+            nodes = max(self._widest_budget(r) for r in [*self._active, request])
+        slots = max(len(r.prompt) + r.sequence.max_tokens for r in [*self._active, request]) + nodes + 1
+        self._batch.cache.reserve(len(self._active) + 1, slots)
+        if self._batch.draft_state is not None:
+            self._batch.draft_state.reserve(len(self._active) + 1, slots)
+
+    def _widest_budget(self, request: Request) -> int:
+        assert self.parts.drafter is not None
+        return max(request.settings.tree_budget or 0, self.parts.drafter.default_tree_budget)
+
+    def _round(self) -> list[tuple[Request, Piece]]:
+        started = perf_counter()
+        before = dict(self.clock.seconds)
+        gained = decode_round(self.parts, self._batch, self.clock)
+        requests = list(self._active)
+        pieces = [(r, self._emit(r, tokens)) for r, tokens in zip(requests, gained, strict=True)]
+        self.clock.lap("other")
+        elapsed = perf_counter() - started
+        for request in requests:
+            request.statistics.decode_s += elapsed
+            for stage, seconds in self.clock.seconds.items():
+                spent = 1e3 * (seconds - before.get(stage, 0.0))
+                request.statistics.stage_ms[stage] = request.statistics.stage_ms.get(stage, 0.0) + spent
+        return pieces
+
+    def _emit(self, request: Request, tokens: list[int]) -> Piece:
+        """Hand out tokens up to the earliest of end-of-text, stop string and limit; nothing after it."""
+        text, emitted = "", []
+        for token in tokens:
+            emitted.append(token)
+            request.statistics.tokens += 1
+            if token in self.parts.target.info.eos_token_ids:
+                request.finish_reason = "stop"
+            elif request.text is not None:
+                text += request.text.push(token)
+                if request.text.stopped:
+                    request.finish_reason = "stop"
+            if request.finish_reason is None and request.sequence.remaining == 0:
+                request.finish_reason = "length"
+            if request.finish_reason is not None:
+                break
+        request.tokens.extend(emitted)
+        if request.finish_reason is None:
+            return Piece(text, tuple(emitted))
+        if request.text is not None:
+            text += request.text.flush()
+        self._release(request)
+        return Piece(text, tuple(emitted), request.finish_reason, request.statistics)
+
+    def _release(self, request: Request) -> None:
+        row = self._active.index(request)
+        leave(self._batch, row)
+        self._active[row] = self._active[-1]
+        self._active.pop()
+
+    def _check(self, prompt: list[int], settings: GenerationSettings) -> None:
+        info = self.parts.target.info
+        if not prompt:
+            raise InputError("the prompt is empty, but must have at least one token.")
+        outside = [t for t in prompt if not 0 <= t < info.vocab_size]
+        if outside:
+            raise InputError(f"prompt token {outside[0]} is outside the vocabulary of {info.vocab_size} tokens.")
+        if len(prompt) >= info.max_context:
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt)} tokens, but {info.name} has a context of {info.max_context}, "
+                "which must also hold the answer; shorten the prompt."
+            )
+        if settings.stop and self.tokenizer is None:
+            raise InputError("stop strings need a tokenizer, and this engine has none; stop on token ids instead.")

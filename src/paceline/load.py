@@ -1,0 +1,235 @@
+"""From names and paths to a model that answers: target, tokenizer, drafter and policy put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from paceline.checkpoints.z_lab import check_fits, load_dflash
+from paceline.decode import Parts
+from paceline.drafters.base import Drafter
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.prompt_lookup import PromptLookupDrafter
+from paceline.embedded import embedded_drafter, embedded_target
+from paceline.engine import Engine, Request
+from paceline.errors import CheckpointError, InputError
+from paceline.kernels import prepare_for_device
+from paceline.policies.fixed import FixedPolicy
+from paceline.target.base import Target
+from paceline.target.hugging_face import HuggingFaceTarget
+from paceline.tree import GROWTHS
+from paceline.types import Completion, GenerationSettings, Piece
+
+#: What may be given in place of a path to a drafter.
+NO_DRAFTER, PROMPT_LOOKUP = "none", "prompt_lookup"
+
+
+class Model:
+    """A target with its tokenizer, drafter and policy: text in, text out.
+
+    Requests of one `Model` share an engine, so `stream` may be called for several prompts at a time.
+    """
+
+    def __init__(self, parts: Parts, tokenizer: Any, max_batch: int = 8):
+        self.parts = parts
+        self.tokenizer = tokenizer
+        self.engine = Engine(parts, tokenizer, max_batch)
+
+    @property
+    def target(self) -> Target:
+        return self.parts.target
+
+    @property
+    def drafter(self) -> Drafter | None:
+        return self.parts.drafter
+
+    def encode(self, prompt: str | list[dict[str, str]], raw: bool = False) -> list[int]:
+        """Token ids of a conversation, or of one user turn; `raw` text goes without the chat template.
+
+        Raises:
+            InputError: a raw conversation, or a chat with a tokenizer that has no template.
+        """
+        if raw or (isinstance(prompt, str) and self.tokenizer.chat_template is None):
+            if not isinstance(prompt, str):
+                raise InputError("raw prompts are plain text, but a conversation came; pass a string or raw=False.")
+            return list(self.tokenizer(prompt)["input_ids"])
+        if self.tokenizer.chat_template is None:
+            raise InputError("this tokenizer has no chat template for a conversation; pass plain text instead.")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def submit(self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None) -> Request:
+        """Queue a prompt on the engine."""
+        settings = settings or GenerationSettings()
+        return self.engine.submit(self.encode(prompt, settings.raw), settings)
+
+    def stream(
+        self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None
+    ) -> Iterator[Piece]:
+        """The answer as it comes; the last piece carries the finish reason and the statistics."""
+        return self.engine.stream(self.submit(prompt, settings))
+
+    def generate(
+        self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None
+    ) -> Completion:
+        """The whole answer."""
+        request = self.submit(prompt, settings)
+        text = "".join(piece.text for piece in self.engine.stream(request))
+        assert request.finish_reason is not None
+        return Completion(text, tuple(request.tokens), request.finish_reason, request.statistics)
+
+
+def load(
+    target: str | None = None,
+    drafter: str | None = None,
+    *,
+    tree: str = "best_first",
+    tree_budget: int | None = None,
+    block_size: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> Model:
+    """Load a target and a drafter.
+
+    `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a
+    checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
+    and prompt lookup for any other. `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
+
+    Raises:
+        InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
+        DownloadError: the embedded target could not be fetched.
+    """
+    set_threads(threads)
+    loaded = load_target(target, dtype, device)
+    tokenizer = load_tokenizer(target)
+    if drafter is None:
+        drafter = str(embedded_drafter()) if target is None else PROMPT_LOOKUP
+    part = load_drafter(drafter, loaded, tree, tree_budget)
+    return Model(make_parts(loaded, part, block_size, tree_budget), tokenizer)
+
+
+def make_parts(
+    target: Target, drafter: Drafter | None, block_size: int | None = None, tree_budget: int | None = None
+) -> Parts:
+    """The loop's parts with a fixed policy: the given sizes, else the drafter's own."""
+    if drafter is None:
+        return Parts(target)
+    if block_size is not None and block_size < 2:
+        raise InputError(f"block_size is {block_size}, but must be at least 2 (the anchor and one drafted token).")
+    if tree_budget is not None and tree_budget < 1:
+        raise InputError(
+            f"tree_budget is {tree_budget}, but must be at least 1; to decode without drafting use drafter 'none'."
+        )
+    policy = FixedPolicy(block_size or drafter.default_block_size, tree_budget or drafter.default_tree_budget)
+    return Parts(target, drafter, policy)
+
+
+def set_threads(threads: int | None) -> None:
+    """Set torch's CPU threads (None: leave them).
+
+    Raises:
+        InputError: fewer than one thread.
+    """
+    if threads is None:
+        return
+    if threads < 1:
+        raise InputError(f"threads is {threads}, but must be at least 1.")
+    torch.set_num_threads(threads)
+
+
+def load_target(
+    name: str | None = None, dtype: str | torch.dtype | None = None, device: str | None = None, prepare: bool = True
+) -> HuggingFaceTarget:
+    """The target alone; `prepare` swaps in the fast modules for its device."""
+    model = load_hugging_face(name, dtype, device)
+    target = HuggingFaceTarget(model, name or "SmolLM2-135M-Instruct")
+    if prepare:
+        prepare_for_device(model)
+    return target
+
+
+def load_hugging_face(name: str | None, dtype: str | torch.dtype | None, device: str | None) -> Any:
+    """The plain Hugging Face model, as `generate` would use it."""
+    path = _target_path(name)
+    chosen = _device(device)
+    try:
+        config = AutoConfig.from_pretrained(path)
+        if config.is_encoder_decoder:
+            raise InputError(f"{path} is an encoder-decoder model, and paceline serves decoder-only models.")
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype, chosen))
+        return model.to(chosen).eval().requires_grad_(False)
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises many kinds for an unusable folder or name
+        raise CheckpointError(f"the target {path!r} cannot be loaded: {_first_line(error)}") from error
+
+
+def load_tokenizer(name: str | None) -> Any:
+    """The target's tokenizer."""
+    path = _target_path(name)
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except Exception as error:
+        raise CheckpointError(f"the tokenizer of {path!r} cannot be loaded: {_first_line(error)}") from error
+
+
+def load_drafter(
+    name: str, target: Target, tree: str = "best_first", tree_budget: int | None = None
+) -> Drafter | None:
+    """A drafter by name or path, checked against the target and ready for its device."""
+    if tree not in GROWTHS:
+        raise InputError(f"tree is {tree!r}, but must be one of {', '.join(GROWTHS)}.")
+    if name == NO_DRAFTER:
+        return None
+    if name == PROMPT_LOOKUP:
+        return PromptLookupDrafter()
+    network = load_dflash(Path(name))
+    info = target.info
+    check_fits(network.config, info.hidden_size, info.vocab_size, info.num_layers, info.name)
+    network.attach(target.embedding, target.head)
+    network.to(device=info.device, dtype=info.dtype).requires_grad_(False)
+    prepare_for_device(network)
+    return DFlashDrafter(network, GROWTHS[tree], tree_budget)
+
+
+def _target_path(name: str | None) -> str:
+    if name is None:
+        return str(embedded_target())
+    looks_local = name.startswith((".", "/", "~")) or Path(name).exists()
+    if looks_local and not (Path(name).expanduser() / "config.json").is_file():
+        raise CheckpointError(
+            f"the target {name!r} has no config.json; give a Hugging Face model folder or a hub name."
+        )
+    return str(Path(name).expanduser()) if looks_local else name
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(kind)
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name!r} cannot be used here: {_first_line(error)}") from error
+
+
+def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype | str:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else "auto"
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in known:
+        raise InputError(f"dtype is {dtype!r}, but must be one of {', '.join(known)}.")
+    return known[dtype]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

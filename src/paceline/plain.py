@@ -1,0 +1,25 @@
+"""Plain decoding, as short as it can be said: the reference that the loop is tested against."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.sampling import target_tokens
+from paceline.target.base import Target
+from paceline.tree import DraftTree, pack
+from paceline.types import GenerationSettings
+
+
+def plain_decode(target: Target, prompt: list[int], settings: GenerationSettings) -> list[int]:
+    """One token a pass until an end-of-text token or `max_tokens`; end-of-text, if reached, is included."""
+    cache = target.new_cache(1, len(prompt) + settings.max_tokens)
+    logits = target.prefill(cache, 0, prompt).logits[0]
+    tokens: list[int] = []
+    while True:
+        position = torch.tensor([len(prompt) + len(tokens)], device=logits.device)
+        tokens.append(int(target_tokens(logits, position, [settings])[0]))
+        if tokens[-1] in target.info.eos_token_ids or len(tokens) == settings.max_tokens:
+            return tokens
+        anchor = torch.tensor([tokens[-1]], device=logits.device)
+        logits = target.verify(cache, pack([DraftTree.empty(logits.device)], anchor)).logits[0]
+        cache.keep([[]])
