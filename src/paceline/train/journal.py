@@ -1,0 +1,122 @@
+"""What a run leaves behind: train.log (JSON lines), TensorBoard events, and who made it from what."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from paceline.errors import InputError
+from paceline.train.config import MAY_CHANGE, TrainConfig
+from paceline.train.data import ConversationDataset
+
+
+class Journal:
+    """Appends records to `train.log` and TensorBoard; a resumed run first drops what it will do again."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        run.mkdir(parents=True, exist_ok=True)
+        self._path = run / "train.log"
+        kept = [line for line in self._lines() if json.loads(line)["step"] <= step]
+        write_text(self._path, "".join(line + "\n" for line in kept))
+        self._file = self._path.open("a")
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+
+    def record(self, step: int, values: Mapping[str, Any]) -> None:
+        """One line and one point per number."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        self._file.close()
+        self._board.close()
+
+    def _lines(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        whole = self._path.read_text().split("\n")[:-1]
+        return [line for line in whole if line]
+
+
+def settle_settings(config: TrainConfig) -> list[str] | None:
+    """Record the settings of a new run, or check them against the run's own.
+
+    Returns the shard names that the run was started with (None for a new run). Raises InputError where a
+    setting that shapes the run differs.
+    """
+    path = config.run / "provenance.json"
+    if not path.exists():
+        return None
+    recorded = json.loads(path.read_text())
+    now, before = as_plain(config), recorded["config"]
+    differing = [name for name in now if name not in MAY_CHANGE and now[name] != before.get(name)]
+    if differing:
+        name = differing[0]
+        raise InputError(
+            f"{config.run} holds a run with {name} = {before.get(name)} but {now[name]} was asked for; "
+            "repeat its settings to resume it, or give another run folder"
+        )
+    return list(recorded["data"]["shards"])
+
+
+def write_provenance(config: TrainConfig, dataset: ConversationDataset) -> None:
+    """Who made this run from what; refuses shards that changed since the run began."""
+    path = config.run / "provenance.json"
+    digests = {shard.path.name: shard.digest() for shard in dataset.shards}
+    if path.exists():
+        recorded = json.loads(path.read_text())["data"]["shards"]
+        changed = sorted(name for name in recorded if recorded[name] != digests.get(name))
+        if changed:
+            raise InputError(f"shard {changed[0]} changed since {config.run} was started; use another run folder")
+        return
+    text = json.dumps(
+        {
+            "command": sys.argv,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "versions": {name: _version(name) for name in ("paceline", "torch", "safetensors", "accelerate")},
+            "python": platform.python_version(),
+            "machine": platform.platform(),
+            "config": as_plain(config),
+            "data": {
+                "conversations": len(dataset),
+                "response_tokens": dataset.num_response_tokens(),
+                "shards": digests,
+            },
+        },
+        indent=2,
+    )
+    config.run.mkdir(parents=True, exist_ok=True)
+    write_text(path, text + "\n")
+
+
+def as_plain(config: TrainConfig) -> dict[str, Any]:
+    """The settings as JSON has them."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
+    return plain
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's text at once."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,70 @@
+"""The few weights of a target that a drafter shares or starts from, read without building the target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline.errors import CheckpointError
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+
+class TargetWeights:
+    """Named access to a Hugging Face checkpoint folder (one safetensors file, or several with an index)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_config(folder)
+        index = folder / "model.safetensors.index.json"
+        if index.exists():
+            self._files: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        else:
+            with self._open("model.safetensors") as file:
+                self._files = dict.fromkeys(file.keys(), "model.safetensors")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._files:
+            raise CheckpointError(
+                f"the target in {self.folder} has no weight {name}; paceline trains drafters for checkpoints "
+                "that name their weights as Llama and Qwen do"
+            )
+        with self._open(self._files[name]) as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def embedding(self) -> Tensor:
+        """Float[V, H]"""
+        return self[EMBEDDING].float()
+
+    def head(self) -> Tensor:
+        """Float[V, H]: the embedding itself where the target ties the two."""
+        return self[HEAD].float() if HEAD in self else self.embedding()
+
+    def _open(self, name: str) -> Any:
+        try:
+            return safe_open(self.folder / name, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"the target's weights {self.folder / name} cannot be read ({error}); "
+                "give the folder of a Hugging Face checkpoint in safetensors form"
+            ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The target's `config.json`."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(
+            f"{folder} holds no readable config.json ({error}); give the folder of a Hugging Face checkpoint"
+        ) from error
+    return config

@@ -1,0 +1,241 @@
+"""The training run: step, log, measure, keep. Killed at any moment, the same call goes on from the last checkpoint.
+
+Everything random is a function of (seed, step), and the learning rate of the step, so that a resumed run repeats
+an uninterrupted one loss by loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from paceline.checkpoints.z_lab import save_dflash
+from paceline.errors import InputError
+from paceline.models.dflash import DFlashNetwork
+from paceline.train.acceptance_probe import DraftingMethod, HeldOutAcceptance, TeacherForcedAcceptance
+from paceline.train.config import LossConfig, TrainConfig
+from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
+from paceline.train.display import Display
+from paceline.train.drafter import build_drafter
+from paceline.train.ema import WeightAverage
+from paceline.train.journal import Journal, settle_settings, write_provenance
+from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights
+from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
+from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
+from paceline.train.shards import Conversation
+from paceline.train.state import Progress, load_latest_state, save_state
+from paceline.train.target_weights import TargetWeights
+from paceline.tree import GROWTHS
+
+
+def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path:
+    """Train, or go on training, a DFlash drafter; returns the folder of the best one.
+
+    `measure` takes the place of the teacher-forced probe. Raises InputError where the settings do not fit the
+    data, the target or the run that lies in `config.run`.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    dataset = open_dataset(config.data, settle_settings(config))
+    write_provenance(config, dataset)
+    training, held_out = split_by_hash(dataset, config.held_out)
+    network, draft_ids = build_drafter(config, TargetWeights(config.target), training)
+    taps = config.shape.target_layer_ids
+    if dataset.num_features != len(taps) * network.config.target_hidden_size:
+        raise InputError(
+            f"the shards' features have {dataset.num_features} columns but {len(taps)} tapped layers make "
+            f"{len(taps) * network.config.target_hidden_size}; name the layers that the shards were recorded with"
+        )
+    if measure is None:
+        measure = default_probe(config, held_out)
+    return _Run(config, network, draft_ids, training, measure).to_the_end()
+
+
+def default_probe(config: TrainConfig, held_out: ConversationDataset) -> TeacherForcedAcceptance:
+    """Acceptance of the chain and of a best-first tree on the first `num_held_out` conversations."""
+    chosen = held_out.subset(list(range(min(config.num_held_out, len(held_out)))))
+    methods = (
+        DraftingMethod("chain", GROWTHS["chain"], config.shape.block_size - 1),
+        DraftingMethod(f"tree_{config.tree_budget}", GROWTHS["best_first"], config.tree_budget),
+    )
+    return TeacherForcedAcceptance(chosen, config.shape.block_size, methods)
+
+
+def position_weights(config: LossConfig) -> PositionWeights:
+    """The weighting that the settings name."""
+    return decayed_weights(config.gamma) if config.weights == "decay" else d_pace_weights(config.smoothing)
+
+
+@dataclass
+class _Window:
+    """What happened since the last line of the log."""
+
+    started: float
+    losses: list[BlockLoss]
+    tokens: int = 0
+    blocks: int = 0
+
+
+class _Run:
+    def __init__(
+        self,
+        config: TrainConfig,
+        network: DFlashNetwork,
+        draft_ids: torch.Tensor,
+        training: ConversationDataset,
+        measure: HeldOutAcceptance,
+    ) -> None:
+        self.config, self.network, self.training, self.measure = config, network, training, measure
+        self.accelerator = Accelerator(mixed_precision=config.precision)
+        network.to(self.accelerator.device)
+        objective = DFlashObjective(
+            network, draft_ids, position_weights(config.loss), config.loss.soft, config.chunk_blocks
+        )
+        self.optimizers = build_optimizers(network, config.optimizer)
+        self.average = WeightAverage(network, config.average)
+        self.progress = load_latest_state(self._states, network, self.optimizers, self.average.weights)
+        self.objective = self.accelerator.prepare(objective)
+        self.order = ShuffledOrder(len(training), config.seed)
+        self.minutes_before = self.progress.minutes
+
+    def to_the_end(self) -> Path:
+        """Train to the last step or the time limit."""
+        self.started = self.saved = self.probed = time.monotonic()
+        if not self.accelerator.is_main_process:
+            self._loop(None, None)
+            return self._drafter
+        journal = Journal(self.config.run, self.progress.step)
+        try:
+            with Display(self.config.steps, self.progress.step) as display:
+                self._loop(journal, display)
+        finally:
+            journal.close()
+        return self._drafter
+
+    def _loop(self, journal: Journal | None, display: Display | None) -> None:
+        window = _Window(time.monotonic(), [])
+        while self.progress.step < self.config.steps and not self._out_of_time():
+            self._step(window)
+            done = self.progress.step == self.config.steps
+            if journal is None or display is None:
+                continue
+            if done or self.progress.step % self.config.steps_per_log == 0:
+                self._report(journal, display, window)
+                window = _Window(time.monotonic(), [])
+            if done or time.monotonic() - self.probed > 60 * self.config.minutes_per_probe:
+                self._probe(journal, display)
+            if done or time.monotonic() - self.saved > 60 * self.config.minutes_per_checkpoint:
+                self._save()
+        if journal is not None and self.progress.step < self.config.steps:
+            self._save()
+
+    def _step(self, window: _Window) -> None:
+        step = self.progress.step
+        conversations = self._conversations(step)
+        batch = self._batch(conversations, step)
+        set_rate(
+            self.optimizers,
+            self.config.optimizer.learning_rate * rate_factor(self.config.optimizer, step, self.config.steps),
+        )
+        with self.accelerator.autocast():
+            result: BlockLoss = self.objective(batch)
+        self.accelerator.backward(result.loss)
+        self.accelerator.clip_grad_norm_(self.objective.parameters(), self.config.optimizer.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.progress.step = step + 1
+        if self.config.average > 0:
+            self.average.update(step)
+        window.losses.append(result)
+        window.tokens += int((batch.labels >= 0).sum())
+        window.blocks += batch.anchors.numel()
+
+    def _conversations(self, step: int) -> list[Conversation]:
+        """This process's share of the step's conversations, cut to the longest allowed."""
+        world, rank, size = self.accelerator.num_processes, self.accelerator.process_index, self.config.batch_size
+        first = (step * world + rank) * size
+        found = [self.training[self.order.sample(number)] for number in range(first, first + size)]
+        return [c if len(c.tokens) <= self.config.max_length else c.cut(self.config.max_length) for c in found]
+
+    def _batch(self, conversations: list[Conversation], step: int) -> DFlashBatch:
+        seed = fold_seed(self.config.seed, step, self.accelerator.process_index)
+        generator = torch.Generator().manual_seed(seed)
+        batch = build_batch(conversations, self.config.shape.block_size, self.config.num_anchors, generator)
+        return batch.to(self.accelerator.device)
+
+    def _report(self, journal: Journal, display: Display, window: _Window) -> None:
+        seconds = time.monotonic() - window.started
+        steps = len(window.losses)
+        values = {
+            "loss": float(torch.stack([r.loss.detach() for r in window.losses]).mean()),
+            "cross_entropy_first": float(torch.stack([r.cross_entropy[0] for r in window.losses]).mean()),
+            "accuracy_first": float(torch.stack([r.accuracy[0] for r in window.losses]).mean()),
+            "learning_rate": self.optimizers[0].param_groups[0]["lr"],
+            "blocks_per_second": window.blocks * self.accelerator.num_processes / seconds,
+            "tokens_per_second": window.tokens * self.accelerator.num_processes / seconds,
+            "steps_per_second": steps / seconds,
+            "minutes": self._minutes(),
+        }
+        journal.record(self.progress.step, values)
+        display.advance(self.progress.step, values)
+
+    def _probe(self, journal: Journal, display: Display) -> None:
+        """Measure the held-out acceptance, and export the drafter when it is the best so far."""
+        acceptance = self._measure()
+        journal.record(self.progress.step, {f"acceptance_{name}": value for name, value in acceptance.items()})
+        display.show_acceptance(self.progress.step, acceptance)
+        first = next(reversed(acceptance.values()))
+        if first > self.progress.best_acceptance:
+            self.progress.best_acceptance = first
+            self._export(acceptance)
+        self.probed = time.monotonic()
+
+    def _measure(self) -> Mapping[str, float]:
+        self.network.eval()
+        try:
+            if self.config.average == 0:
+                return self.measure(self.network)
+            with self.average.applied():
+                return self.measure(self.network)
+        finally:
+            self.network.train()
+
+    def _export(self, acceptance: Mapping[str, float]) -> None:
+        extra = {
+            "paceline": {
+                "step": self.progress.step,
+                "held_out_acceptance_length": dict(acceptance),
+                "convention": "tokens per round, bonus included",
+            }
+        }
+        if self.config.average == 0:
+            save_dflash(self.network, self._drafter, extra)
+            return
+        with self.average.applied():
+            save_dflash(self.network, self._drafter, extra)
+
+    def _save(self) -> None:
+        self.progress.minutes = self._minutes()
+        save_state(self._states, self.progress, self.network, self.optimizers, self.average.weights)
+        self.saved = time.monotonic()
+
+    def _minutes(self) -> float:
+        return self.minutes_before + (time.monotonic() - self.started) / 60
+
+    def _out_of_time(self) -> bool:
+        limit = self.config.max_minutes
+        return limit is not None and time.monotonic() - self.started > 60 * limit
+
+    @property
+    def _states(self) -> Path:
+        return self.config.run / "checkpoints"
+
+    @property
+    def _drafter(self) -> Path:
+        return self.config.run / "drafter"
