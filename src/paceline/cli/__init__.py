@@ -1,0 +1,60 @@
+"""The command line: one module per subcommand, and the only place that turns errors into exit codes.
+
+Exit codes: 0 done; 2 the user's mistake, `paceline: error: <one sentence>`; 130 interrupted by Ctrl-C;
+141 whoever read our output is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Union, cast
+
+import tyro
+
+from paceline.cli import chat, generate
+from paceline.errors import PacelineError
+
+DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
+
+#: Subcommands by name; each module has `Arguments`, a frozen dataclass, and `run(args)`.
+COMMANDS = {"generate": generate, "chat": chat}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code.
+
+    Raises:
+        SystemExit: from tyro, 0 after --help and 2 for options that cannot be parsed.
+    """
+    try:
+        run, args = parse(argv)
+        run(args)
+        sys.stdout.flush()
+    except PacelineError as error:
+        print(f"paceline: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("paceline: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the final flush complains
+        return 141
+    return 0
+
+
+def parse(argv: Sequence[str] | None = None) -> tuple[Callable[[Any], None], Any]:
+    """The `run` of the chosen subcommand, and its arguments."""
+    choices = tuple(
+        Annotated[module.Arguments, tyro.conf.subcommand(name, description=module.Arguments.__doc__)]
+        for name, module in COMMANDS.items()
+    )
+    args = tyro.cli(
+        cast("type[Any]", Union[choices]),  # noqa: UP007
+        prog="paceline",
+        description=DESCRIPTION,
+        args=argv,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    return next(module.run for module in COMMANDS.values() if isinstance(args, module.Arguments)), args

@@ -1,0 +1,108 @@
+"""`paceline chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, cast
+
+import tyro
+from rich.console import Console
+
+from paceline.cli.options import ModelOptions, SamplingOptions, load_model
+from paceline.cli.report import summary
+from paceline.errors import InputError, PromptTooLongError
+from paceline.types import GenerationSettings, Piece
+
+if TYPE_CHECKING:
+    from paceline.load import Model
+
+QUIT, NEW = "/quit", "/new"
+HELP = f"{QUIT} or Ctrl-D leaves, {NEW} starts over, Ctrl-C interrupts an answer."
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Hold a conversation in the terminal; every turn sees the turns before it."""
+
+    stats: bool = False
+    """Print counts, speed and stage times after each answer, on standard error."""
+    model: Annotated[ModelOptions, tyro.conf.arg(name="")] = field(default_factory=ModelOptions)
+    sampling: Annotated[SamplingOptions, tyro.conf.arg(name="")] = field(default_factory=SamplingOptions)
+
+
+def run(args: Arguments) -> None:
+    """Read turns and answer them until the user leaves."""
+    settings = args.sampling.settings()
+    console = Console(stderr=True, highlight=False)
+    model = load_model(args.model, console)
+    if sys.stdin.isatty():
+        with suppress(ImportError):  # line editing, where the platform has it
+            import readline  # noqa: F401
+        console.print(HELP)
+    Chat(model, settings, console, args.stats).run()
+
+
+class Chat:
+    """The conversation so far and the terminal it is held in."""
+
+    def __init__(self, model: Model, settings: GenerationSettings, console: Console, stats: bool = False):
+        self.model = model
+        self.settings = settings
+        self.console = console
+        self.stats = stats
+        self.messages: list[dict[str, str]] = []
+
+    def run(self) -> None:
+        """Take turns until /quit, Ctrl-D, or Ctrl-C while no answer is being given."""
+        while (line := _read_line()) is not None and line != QUIT:
+            if line == NEW:
+                self.messages.clear()
+            elif line.startswith("/"):
+                self.console.print(f"{line.split()[0]} is not a command; {HELP}", markup=False)
+            elif line:
+                self.turn(line)
+
+    def turn(self, text: str) -> None:
+        """Answer one user turn. An interrupted answer is kept as far as it came; a turn without any is not."""
+        self.messages.append({"role": "user", "content": text})
+        answer: list[str] = []
+        last: Piece | None = None
+        try:
+            stream = cast("Generator[Piece]", self.model.stream(list(self.messages), self.settings))
+            with closing(stream) as pieces:  # closing cancels the request
+                for last in pieces:
+                    answer.append(last.text)
+                    print(last.text, end="", flush=True)
+        except KeyboardInterrupt:
+            print(" [interrupted]", end="")
+        except PromptTooLongError as error:
+            self.console.print(f"{error} {NEW} starts over.", markup=False)
+        print(flush=True)
+        self._keep("".join(answer))
+        if self.stats and last is not None and last.statistics is not None:
+            self.console.print(summary(last.statistics, last.finish_reason), soft_wrap=True)
+
+    def _keep(self, answer: str) -> None:
+        if answer:
+            self.messages.append({"role": "assistant", "content": answer})
+        else:
+            self.messages.pop()
+
+
+def _read_line() -> str | None:
+    """The next line, stripped; None once the user leaves.
+
+    Raises:
+        InputError: a line that is not UTF-8.
+    """
+    try:
+        line = input("> " if sys.stdin.isatty() else "").strip()
+        line.encode()
+        return line
+    except (EOFError, KeyboardInterrupt):
+        return None
+    except UnicodeError as error:
+        raise InputError("a line from standard input is not UTF-8 text; send UTF-8.") from error

@@ -1,0 +1,84 @@
+"""`paceline generate`: answer one prompt."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from paceline.cli.options import ModelOptions, SamplingOptions, load_model
+from paceline.cli.report import summary
+from paceline.errors import InputError
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Answer one prompt, streamed as it is decoded."""
+
+    prompt: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PROMPT")] = None
+    """The prompt; `-` reads it from standard input."""
+    prompt_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Read the prompt from this UTF-8 file instead."""
+    raw: bool = False
+    """Send the prompt as it is, without the chat template."""
+    stats: bool = False
+    """Print counts, speed and stage times after the answer, on standard error."""
+    model: Annotated[ModelOptions, tyro.conf.arg(name="")] = field(default_factory=ModelOptions)
+    sampling: Annotated[SamplingOptions, tyro.conf.arg(name="")] = field(default_factory=SamplingOptions)
+
+
+def run(args: Arguments) -> None:
+    """Stream the answer to standard output."""
+    settings = args.sampling.settings(raw=args.raw)
+    prompt = read_prompt(args.prompt, args.prompt_file)
+    console = Console(stderr=True, highlight=False)
+    model = load_model(args.model, console)
+    for piece in model.stream(prompt, settings):
+        print(piece.text, end="", flush=True)
+    print()
+    if args.stats and piece.statistics is not None:
+        console.print(summary(piece.statistics, piece.finish_reason), soft_wrap=True)
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt from the one place that was named.
+
+    Raises:
+        InputError: no place or two, a file that cannot be read, text that is not UTF-8.
+    """
+    if (prompt is None) == (file is None):
+        came = "no prompt" if prompt is None else "both a prompt and --prompt-file"
+        raise InputError(
+            f"{came} came, but exactly one is expected: PROMPT, --prompt-file FILE, or - for stdin."
+        )
+    if file is not None and str(file) != STDIN:
+        return _decode(_read(file), str(file))
+    if file is not None or prompt == STDIN:
+        return _decode(sys.stdin.buffer.read(), "standard input")
+    assert prompt is not None
+    return _decode(prompt.encode(errors="surrogateescape"), "PROMPT")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}."
+        ) from error
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8 text (byte {data[error.start]:#04x} at offset {error.start}); "
+            "save it as UTF-8 and try again."
+        ) from error
