@@ -20,7 +20,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def _forget_quantization(model: Any) -> None:
-    """The weights are plain float32 by now, but the model still names its GGUF quantizer, which cannot save."""
+    """The weights are plain float32 by now, but the model names its GGUF quantizer, which cannot save."""
     model.config.__dict__.pop("quantization_config", None)
     model.is_quantized = False
     model.hf_quantizer = None

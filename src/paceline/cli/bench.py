@@ -24,7 +24,7 @@ class Arguments:
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Name = None
-    """Folder of the drafter for dflash and ddtree; where not given, the embedded one for the embedded target."""
+    """Folder of the drafter for dflash and ddtree; the embedded one for the embedded target."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     max_tokens: int = 256

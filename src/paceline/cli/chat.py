@@ -66,7 +66,7 @@ class Chat:
                 self.turn(line)
 
     def turn(self, text: str) -> None:
-        """Answer one user turn. An interrupted answer is kept as far as it came; a turn without any is not."""
+        """Answer one user turn. An interrupted answer is kept as far as it came; an empty one is dropped."""
         self.messages.append({"role": "user", "content": text})
         answer: list[str] = []
         last: Piece | None = None
