@@ -102,13 +102,15 @@ def _complete(config: DFlashConfig, weights: dict[str, Tensor], path: Path) -> D
     reduced = config.draft_vocab_size
     if reduced is None and "d2t" in weights:
         reduced = len(weights["d2t"])
-    own = {"has_embedding": "embed_tokens.weight" in weights, "has_head": "lm_head.weight" in weights}
-    if not all(own.values()) and config.target_hidden_size != config.hidden_size:
+    if reduced == config.vocab_size and "d2t" not in weights:
+        reduced = None
+    has_embedding, has_head = "embed_tokens.weight" in weights, "lm_head.weight" in weights
+    if not (has_embedding and has_head) and config.target_hidden_size != config.hidden_size:
         raise CheckpointError(
             f"{path} has hidden_size {config.hidden_size} beside a target of {config.target_hidden_size}, "
             "so it needs an embedding and a head of its own, but has not both."
         )
-    return replace(config, draft_vocab_size=reduced, **own)
+    return replace(config, draft_vocab_size=reduced, has_embedding=has_embedding, has_head=has_head)
 
 
 def _fill_in_vocabulary(weights: dict[str, Tensor], config: DFlashConfig, path: Path) -> None:

@@ -45,6 +45,7 @@ def parse_config(stored: Mapping[str, Any], path: Path) -> DFlashConfig:
     _check_supported(stored, path)
     values = {name: own[name] for name in (*_SIZES, *_OWN_KEYS, *_OPTIONAL) if own.get(name) is not None}
     _check_kinds(values, path)
+    values["target_layer_ids"] = tuple(values["target_layer_ids"])
     values.setdefault("head_dim", values["hidden_size"] // max(values["num_attention_heads"], 1))
     try:
         return DFlashConfig(
@@ -109,7 +110,7 @@ def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
     kinds = set(stored.get("layer_types") or []) - {"full_attention"}
     if kinds:
         raise UnsupportedModelError(
-            f"{path} has layers of {', '.join(sorted(map(str, kinds)))}, but only full_attention is implemented."
+            f"{path} has layers of {few(sorted(map(str, kinds)))}, but only full_attention is implemented."
         )
     for key, only in {"hidden_act": "silu", "attention_bias": False}.items():
         if stored.get(key, only) != only:

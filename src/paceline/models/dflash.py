@@ -7,8 +7,9 @@
 Every row of the block sees the context before the anchor and the whole block, both ways; row i > 0 yields
 the marginal of the i-th token after the anchor.
 
-Letters: b rows, n tokens, t context tokens, m blocks of a row, s block size, f width of the features,
-h hidden, v target vocabulary, w draft vocabulary.
+Letters: b rows, n tokens, t context tokens, s rows of the block (of all blocks, when training), u = t + s,
+m blocks of a row, l drafted positions of a block, f width of the features, h hidden, v target vocabulary,
+w draft vocabulary.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class DFlashNetwork(nn.Module):
         tokens: Int64[Tensor, "b n"],
         anchors: Int64[Tensor, "b m"],
         block_size: int | None = None,
-    ) -> Float[Tensor, "b m s-1 h"]:
+    ) -> Float[Tensor, "b m l h"]:
         """All m blocks of every row at once: hidden states of the drafted positions.
 
         Row j of the result's third axis predicts the token at anchor + j + 1. A block sees features
@@ -165,7 +166,7 @@ class DFlashNetwork(nn.Module):
         hidden: Float[Tensor, "b s h"],
         positions: Int64[Tensor, "b s"],
         kv: Sequence[KeysValues],
-        visible: Bool[Tensor, "b 1 s t+s"] | None,
+        visible: Bool[Tensor, "b 1 s u"] | None,
     ) -> Float[Tensor, "b s h"]:
         rotation = self.rope(positions)
         for layer, context in zip(self.layers, kv, strict=True):
@@ -173,9 +174,7 @@ class DFlashNetwork(nn.Module):
         return hidden
 
 
-def block_mask(
-    anchors: Int64[Tensor, "b m"], num_context: int, block_size: int
-) -> Bool[Tensor, "b 1 m*s t+m*s"]:
+def block_mask(anchors: Int64[Tensor, "b m"], num_context: int, block_size: int) -> Bool[Tensor, "b 1 s u"]:
     """Who sees what when all blocks of a row run in one pass.
 
               context 0 1 2 3   block of 1   block of 3

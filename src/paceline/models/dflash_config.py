@@ -27,7 +27,7 @@ class DFlashConfig:
 
     `block_size` counts the anchor. `target_layer_ids` are the tapped layers, whose outputs are the
     features. `vocab_size` is the target's; `draft_vocab_size` None means the draft's is the same.
-    `target_hidden_size` None means `hidden_size`. `has_embedding` and `has_head` say whether the network
+    `target_hidden_size` 0 becomes `hidden_size`. `has_embedding` and `has_head` say whether the network
     carries its own; otherwise it borrows the target's.
 
     Raises:
@@ -46,7 +46,7 @@ class DFlashConfig:
     target_layer_ids: tuple[int, ...]
     num_target_layers: int
     draft_vocab_size: int | None = None
-    target_hidden_size: int = None  # type: ignore[assignment]  # filled in on construction
+    target_hidden_size: int = 0
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 32768
     rope: RopeConfig = field(default_factory=RopeConfig)
@@ -54,9 +54,8 @@ class DFlashConfig:
     has_head: bool = False
 
     def __post_init__(self) -> None:
-        if self.target_hidden_size is None:
+        if self.target_hidden_size == 0:
             object.__setattr__(self, "target_hidden_size", self.hidden_size)
-        object.__setattr__(self, "target_layer_ids", tuple(self.target_layer_ids))
         self._check_sizes()
         self._check_taps()
         self._check_vocabulary()

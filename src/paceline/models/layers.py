@@ -3,8 +3,8 @@
 Linear layers are plain `nn.Linear` children that are always *called*, so that a faster module may take
 their place.
 
-Letters: b rows, n tokens, s rows of the block, t context tokens, h hidden, q query heads, k key/value
-heads, d head dimension.
+Letters: b rows, n tokens, s rows of the block, t context tokens, u = t + s, h hidden, k key/value heads,
+g heads of either kind, d head dimension, w = g * d.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BlockAttention(nn.Module):
         self.k_norm = RMSNorm(head_dim, eps)
         self.rope = rope
 
-    def context_kv(self, context: Float[Tensor, "b t h"], positions: Int64[Tensor, "b t"]) -> KeysValues:
+    def context_kv(self, context: Float[Tensor, "b t h"], positions: Int64[Tensor, "#b t"]) -> KeysValues:
         """Keys (turned by their positions) and values of the context, ready for a cache."""
         return self.keys_values(context, self.rope(positions))
 
@@ -82,7 +82,7 @@ class BlockAttention(nn.Module):
         block: Float[Tensor, "b s h"],
         rotation: Rotation,
         context: KeysValues,
-        visible: Bool[Tensor, "b 1 s t+s"] | None,
+        visible: Bool[Tensor, "b 1 s u"] | None,
     ) -> Float[Tensor, "b s h"]:
         """`rotation` is that of the block's positions; `visible` None: every row sees everything."""
         queries = rotate(self.q_norm(self._heads(self.q_proj(block))).transpose(1, 2), rotation)
@@ -91,7 +91,7 @@ class BlockAttention(nn.Module):
         seen = scaled_dot_product_attention(queries, keys, values, attn_mask=visible, enable_gqa=True)
         return self.o_proj(seen.transpose(1, 2).flatten(2))
 
-    def _heads(self, x: Float[Tensor, "b n w"]) -> Float[Tensor, "b n w/d d"]:
+    def _heads(self, x: Float[Tensor, "b n w"]) -> Float[Tensor, "b n g d"]:
         return x.unflatten(-1, (-1, self.head_dim))
 
 
@@ -110,7 +110,7 @@ class BlockLayer(nn.Module):
         block: Float[Tensor, "b s h"],
         rotation: Rotation,
         context: KeysValues,
-        visible: Bool[Tensor, "b 1 s t+s"] | None,
+        visible: Bool[Tensor, "b 1 s u"] | None,
     ) -> Float[Tensor, "b s h"]:
         block = block + self.self_attn(self.input_layernorm(block), rotation, context, visible)
         return block + self.mlp(self.post_attention_layernorm(block))

@@ -3,7 +3,7 @@
 Dimension j of a head turns together with dimension j + r/2, both by the angle position * frequency[j]; the
 dimensions past r (a partial rotary factor) do not turn. Angles are float32 whatever the network's dtype.
 
-Letters: n positions, r rotary dimensions, d head dimension.
+Letters: b rows, h heads, n positions, d head dimension, r rotary dimensions, p = r/2 pairs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RopeConfig:
         return dims
 
 
-def frequencies(config: RopeConfig, head_dim: int, device: torch.device) -> Float[Tensor, " r/2"]:
+def frequencies(config: RopeConfig, head_dim: int, device: torch.device) -> Float[Tensor, " p"]:
     """Radians per position of each pair of dimensions, scaling applied."""
     dims = config.rotary_dim(head_dim)
     exponents = torch.arange(0, dims, 2, dtype=torch.float32, device=device) / dims
@@ -92,7 +92,7 @@ def frequencies(config: RopeConfig, head_dim: int, device: torch.device) -> Floa
             return _llama3(plain, scaling)
 
 
-def _llama3(plain: Float[Tensor, " h"], scaling: Llama3Scaling) -> Float[Tensor, " h"]:
+def _llama3(plain: Float[Tensor, " p"], scaling: Llama3Scaling) -> Float[Tensor, " p"]:
     turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = kept.clamp(0.0, 1.0)
