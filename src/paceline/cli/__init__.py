@@ -55,6 +55,5 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Callable[[Any], None], Any
         prog="paceline",
         description=DESCRIPTION,
         args=argv,
-        config=(tyro.conf.OmitArgPrefixes,),
     )
     return next(module.run for module in COMMANDS.values() if isinstance(args, module.Arguments)), args
