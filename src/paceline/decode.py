@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,15 @@ class ActiveSequence:
         return self.max_tokens - self.statistics.tokens
 
 
+class RoundObserver(Protocol):
+    """Sees what the target computed: data recorders and online adaptation. It cannot change the text."""
+
+    feature_layers: tuple[int, ...]
+
+    def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None: ...
+    def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None: ...
+
+
 @dataclass(frozen=True)
 class Parts:
     """The swappable parts of the loop. Without a drafter every round is a plain one."""
@@ -46,6 +55,17 @@ class Parts:
     target: Target
     drafter: Drafter | None = None
     policy: Policy | None = None
+    observer: RoundObserver | None = None
+
+    def __post_init__(self) -> None:
+        layers = self.drafter.feature_layers if self.drafter is not None else ()
+        assert self.observer is None or not layers or layers == self.observer.feature_layers, "two sets of taps"
+
+    def feature_layers(self, drafts: bool) -> tuple[int, ...]:
+        """Target layers whose outputs are read, when the pass serves a sequence that drafts and when not."""
+        if self.observer is not None:
+            return self.observer.feature_layers
+        return self.drafter.feature_layers if self.drafter is not None and drafts else ()
 
 
 @dataclass
@@ -66,10 +86,12 @@ def admit(parts: Parts, batch: Batch, sequence: ActiveSequence) -> int:
     """Read a prompt into the next free row; the first token, which becomes the anchor."""
     row = len(batch.sequences)
     prompt = sequence.tokens
-    result = parts.target.prefill(batch.cache, row, prompt)
+    result = parts.target.prefill(batch.cache, row, prompt, parts.feature_layers(sequence.settings.draft))
     batch.sequences.append(sequence)
-    if parts.drafter is not None and batch.draft_state is not None and result.features is not None:
+    if parts.drafter is not None and result.features is not None:
         parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt)])
+    if parts.observer is not None:
+        parts.observer.on_prefill(sequence, result)
     position = torch.tensor([len(prompt)], device=result.logits.device)
     first = int(target_tokens(result.logits[0], position, [sequence.settings])[0])
     sequence.tokens.append(first)
@@ -84,7 +106,7 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     trees = _draft(parts, batch, requests, clock)
     packed = pack(trees, torch.tensor([s.tokens[-1] for s in batch.sequences])).to(parts.target.info.device)
     clock.lap("grow")
-    result = parts.target.verify(batch.cache, packed)
+    result = parts.target.verify(batch.cache, packed, parts.feature_layers(batch.drafts))
     clock.lap("verify")
     accepted = match(packed, _target_tokens(batch, packed, result.logits))
     clock.lap("accept")
@@ -136,9 +158,11 @@ def _target_tokens(batch: Batch, trees: TreeBatch, logits: Tensor) -> Tensor:
 
 def _commit(parts: Parts, batch: Batch, result: Pass, accepted: Accepted) -> None:
     batch.cache.keep(accepted.paths)
-    if parts.drafter is not None and batch.drafts and result.features is not None:
+    if parts.drafter is not None and result.features is not None:
         kept, counts = _gather_kept(result.features, accepted.paths)
         parts.drafter.observe(batch.draft_state, 0, kept, counts)
+    if parts.observer is not None:
+        parts.observer.on_round(batch.sequences, result, accepted)
     for sequence, tokens in zip(batch.sequences, accepted.tokens, strict=True):
         sequence.tokens.extend(tokens)
 

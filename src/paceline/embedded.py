@@ -101,8 +101,7 @@ def _cache_folder(cache_dir: Path | None) -> Path:
         return Path.home() / ".cache" / "paceline"
     except RuntimeError as error:
         raise InputError(
-            "this user has no home folder to keep the embedded target in; "
-            "pass cache_dir, or name another target."
+            "this user has no home folder to keep the embedded target in; pass cache_dir, or name another target."
         ) from error
 
 

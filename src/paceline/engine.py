@@ -1,6 +1,6 @@
 """Many requests on one target: admitted, decoded and finished between rounds.
 
-    submit -> waiting -> admit (prefill) -> rounds -> finished or cancelled
+submit -> waiting -> admit (prefill) -> rounds -> finished or cancelled
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Engine:
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
         if parts.drafter is not None:
-            parts.target.tap(parts.drafter.feature_layers)
+            parts.target.check_layers(parts.drafter.feature_layers)
         self._batch = Batch(parts.target.new_cache(1, 0), None)
         if parts.drafter is not None:
             self._batch.draft_state = parts.drafter.new_state(1, 0, parts.target.info.device)
@@ -140,8 +140,8 @@ class Engine:
             self._batch.draft_state.reserve(len(self._active) + 1, slots)
 
     def _widest_budget(self, request: Request) -> int:
-        assert self.parts.drafter is not None
-        return max(request.settings.tree_budget or 0, self.parts.drafter.default_tree_budget)
+        assert self.parts.policy is not None, "a drafter without a policy"
+        return self.parts.policy.max_tree_budget(request.settings)
 
     def _round(self) -> list[tuple[Request, Piece]]:
         started = perf_counter()

@@ -100,9 +100,7 @@ class SlotCache:
             seen.append(store[self.rows, :, : self.span])
         return seen[0], seen[1]
 
-    def committed(
-        self, rows: Sequence[int]
-    ) -> list[tuple[Float[Tensor, "b h t d"], Float[Tensor, "b h t e"]]]:
+    def committed(self, rows: Sequence[int]) -> list[tuple[Float[Tensor, "b h t d"], Float[Tensor, "b h t e"]]]:
         """Keys and values of every layer for these rows, up to the longest one's length.
 
         Views when the rows are neighbours, in order; copies otherwise.

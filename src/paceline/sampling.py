@@ -35,9 +35,7 @@ def _mix(x: Int64[Tensor, "*s"]) -> Int64[Tensor, "*s"]:
     return x ^ _shift_right(x, 31)
 
 
-def gumbel_noise(
-    seeds: Int64[Tensor, " r"], positions: Int64[Tensor, " r"], vocabulary: int
-) -> Float[Tensor, "r v"]:
+def gumbel_noise(seeds: Int64[Tensor, " r"], positions: Int64[Tensor, " r"], vocabulary: int) -> Float[Tensor, "r v"]:
     """Standard Gumbel noise for every token at each (seed, position); float64, the same on every device."""
     keys = _mix(_mix(seeds * _GOLDEN) + positions * _GOLDEN)
     tokens = torch.arange(vocabulary, device=keys.device)
@@ -46,9 +44,7 @@ def gumbel_noise(
     return uniform.log_().neg_().log_().neg_()
 
 
-def transformed_log_probs(
-    logits: Float[Tensor, "r v"], settings: Sequence[GenerationSettings]
-) -> Float[Tensor, "r v"]:
+def transformed_log_probs(logits: Float[Tensor, "r v"], settings: Sequence[GenerationSettings]) -> Float[Tensor, "r v"]:
     """log p of each row after temperature, top-k, top-p and min-p, in this order; excluded tokens are -inf.
 
     Every row must have a temperature above 0. Ties at the k-th logit are all kept.

@@ -86,9 +86,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(echo):
         main(["generate", "x"])
 
 
-@pytest.mark.parametrize(
-    "argv", [[], ["nothing"], ["generate", "--nope"], ["generate", "x", "--max-tokens", "many"]]
-)
+@pytest.mark.parametrize("argv", [[], ["nothing"], ["generate", "--nope"], ["generate", "x", "--max-tokens", "many"]])
 def test_options_that_cannot_be_parsed_exit_2(argv, capsys):
     with pytest.raises(SystemExit) as caught:
         main(argv)
@@ -238,9 +236,7 @@ class TestChat:
 
 
 def test_the_summary_of_an_answer_without_rounds_has_no_division_by_zero():
-    assert "1 tokens in 0 rounds" in summary(
-        replace(STATISTICS, tokens=1, rounds=0, accepted=0, stage_ms={}), "stop"
-    )
+    assert "1 tokens in 0 rounds" in summary(replace(STATISTICS, tokens=1, rounds=0, accepted=0, stage_ms={}), "stop")
 
 
 def test_the_family_of_errors_is_the_only_thing_that_main_explains():

@@ -39,9 +39,7 @@ def test_attention_equals_a_loop_over_heads_rows_and_keys():
 
     everything, at = torch.cat((context, block), 1), torch.cat((context_at, block_at), 1)
     q = rotate(attention.q_norm(attention.q_proj(block).view(1, s, heads, d)).transpose(1, 2), rope(block_at))
-    k = rotate(
-        attention.k_norm(attention.k_proj(everything).view(1, t + s, groups, d)).transpose(1, 2), rope(at)
-    )
+    k = rotate(attention.k_norm(attention.k_proj(everything).view(1, t + s, groups, d)).transpose(1, 2), rope(at))
     v = attention.v_proj(everything).view(1, t + s, groups, d).transpose(1, 2)
     rows = torch.zeros(1, s, heads * d)
     for h in range(heads):

@@ -41,9 +41,7 @@ def test_rotation_equals_a_per_element_reference_and_leaves_the_other_dimensions
     for b in range(2):
         for h in range(3):
             for n in range(3):
-                expected = turned_by_hand(
-                    heads[b, h, n].tolist(), int(positions[b, n]), 500.0, int(8 * factor)
-                )
+                expected = turned_by_hand(heads[b, h, n].tolist(), int(positions[b, n]), 500.0, int(8 * factor))
                 torch.testing.assert_close(turned[b, h, n], torch.tensor(expected), atol=2e-5, rtol=1e-5)
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny_models import CONFIGS, FLOAT32_ONLY, RandomTreeDrafter, tiny_model, tiny_target
 from transformers import AutoModelForCausalLM
 from transformers.models.mamba import MambaConfig
 from transformers.models.t5 import T5Config
@@ -11,6 +10,7 @@ from paceline.drafters.base import DraftRequest
 from paceline.errors import InputError, UnsupportedModelError
 from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.tree import pack
+from tiny_models import CONFIGS, FLOAT32_ONLY, RandomTreeDrafter, tiny_model, tiny_target
 
 FAMILIES = sorted(CONFIGS)
 
@@ -89,17 +89,15 @@ def test_a_prompt_read_in_chunks_gives_the_same_logits_and_features(family):
     chunked.prefill_chunk = 4
     results = []
     for target in (whole, chunked):
-        target.tap([0, 2])
-        results.append(target.prefill(target.new_cache(1, 32), 0, prompt))
+        results.append(target.prefill(target.new_cache(1, 32), 0, prompt, [0, 2]))
     torch.testing.assert_close(results[0].logits, results[1].logits, atol=_tolerance(family), rtol=1e-3)
     torch.testing.assert_close(results[0].features, results[1].features, atol=_tolerance(family), rtol=1e-3)
 
 
 def test_features_are_the_outputs_of_the_tapped_layers():
     target = tiny_target("llama")
-    target.tap([0, 2, 1])
     prompt = [3, 1, 4, 1, 5]
-    features = target.prefill(target.new_cache(1, 16), 0, prompt).features
+    features = target.prefill(target.new_cache(1, 16), 0, prompt, [0, 2, 1]).features
     with torch.inference_mode():
         hidden = target.model.model(torch.tensor([prompt]), output_hidden_states=True).hidden_states
     # hidden_states[0] is the embedding, so layer i's output is hidden_states[i + 1]; the last is normed.
@@ -109,7 +107,7 @@ def test_features_are_the_outputs_of_the_tapped_layers():
 
 def test_a_tap_outside_the_model_is_refused():
     with pytest.raises(InputError, match="taps layer 3, but tiny-llama has layers 0 to 2"):
-        tiny_target("llama").tap([0, 3])
+        tiny_target("llama").check_layers([0, 3])
 
 
 def test_a_recurrent_model_is_refused_with_the_reason():

@@ -132,9 +132,7 @@ def _shards(index: Path) -> dict[str, str]:
         raise CheckpointError(f"{index} has no weight_map from tensor names to shards.")
     for shard in shard_of.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise CheckpointError(
-                f"{index} names the shard {shard!r}, but a shard is a file beside its index."
-            )
+            raise CheckpointError(f"{index} names the shard {shard!r}, but a shard is a file beside its index.")
     return shard_of
 
 

@@ -54,9 +54,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """What `save_dflash` was given as `extra`; empty for a checkpoint that paceline did not write."""
     metadata = read_config(path).get(METADATA, {})
     if not isinstance(metadata, dict):
-        raise CheckpointError(
-            f"{path} has a {type(metadata).__name__} under {METADATA!r}, but must have an object."
-        )
+        raise CheckpointError(f"{path} has a {type(metadata).__name__} under {METADATA!r}, but must have an object.")
     return metadata
 
 
@@ -119,11 +117,7 @@ def _fill_in_vocabulary(weights: dict[str, Tensor], config: DFlashConfig, path: 
     Raises:
         CheckpointError: the offsets leave the target's vocabulary or collide, or `t2d` disagrees.
     """
-    if (
-        config.draft_vocab_size is None
-        or "d2t" not in weights
-        or len(weights["d2t"]) != config.draft_vocab_size
-    ):
+    if config.draft_vocab_size is None or "d2t" not in weights or len(weights["d2t"]) != config.draft_vocab_size:
         return
     ids = weights["d2t"].long() + torch.arange(config.draft_vocab_size)
     inside = bool(((ids >= 0) & (ids < config.vocab_size)).all())
@@ -148,9 +142,7 @@ def _check_names_and_shapes(weights: dict[str, Tensor], expected: dict[str, Tens
     for name, weight in weights.items():
         came, wanted = list(weight.shape), list(expected[name].shape)
         if came != wanted:
-            raise CheckpointError(
-                f"{path} has {name} of shape {came}, but its config.json asks for {wanted}."
-            )
+            raise CheckpointError(f"{path} has {name} of shape {came}, but its config.json asks for {wanted}.")
 
 
 def _as_stored(name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:

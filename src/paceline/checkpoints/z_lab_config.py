@@ -48,9 +48,7 @@ def parse_config(stored: Mapping[str, Any], path: Path) -> DFlashConfig:
     values["target_layer_ids"] = tuple(values["target_layer_ids"])
     values.setdefault("head_dim", values["hidden_size"] // max(values["num_attention_heads"], 1))
     try:
-        return DFlashConfig(
-            **values, rms_norm_eps=float(own.get("rms_norm_eps", 1e-6)), rope=parse_rope(stored, path)
-        )
+        return DFlashConfig(**values, rms_norm_eps=float(own.get("rms_norm_eps", 1e-6)), rope=parse_rope(stored, path))
     except InputError as error:
         if isinstance(error, CheckpointError | UnsupportedModelError):
             raise
@@ -96,9 +94,7 @@ def _check_dialect(stored: Mapping[str, Any], path: Path) -> None:
         raise CheckpointError(f"{path} is in the speculators dialect, but the z-lab dialect was expected.")
     came = stored.get("architectures")
     if came != [ARCHITECTURE]:
-        raise CheckpointError(
-            f"{path} holds the architectures {came}, but a DFlash drafter has [{ARCHITECTURE!r}]."
-        )
+        raise CheckpointError(f"{path} holds the architectures {came}, but a DFlash drafter has [{ARCHITECTURE!r}].")
 
 
 def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
@@ -114,9 +110,7 @@ def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
         )
     for key, only in {"hidden_act": "silu", "attention_bias": False}.items():
         if stored.get(key, only) != only:
-            raise UnsupportedModelError(
-                f"{path} has {key} {stored[key]!r}, but only {only!r} is implemented."
-            )
+            raise UnsupportedModelError(f"{path} has {key} {stored[key]!r}, but only {only!r} is implemented.")
 
 
 def _check_kinds(values: Mapping[str, Any], path: Path) -> None:
@@ -124,9 +118,7 @@ def _check_kinds(values: Mapping[str, Any], path: Path) -> None:
         whole = value if name == "target_layer_ids" else [value]
         if not isinstance(whole, list) or any(type(item) is not int for item in whole):
             expected = "a list of whole numbers" if name == "target_layer_ids" else "a whole number"
-            raise CheckpointError(
-                f"{path} has {name} {value!r} in its config.json, but it must be {expected}."
-            )
+            raise CheckpointError(f"{path} has {name} {value!r} in its config.json, but it must be {expected}.")
 
 
 def _object(stored: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:

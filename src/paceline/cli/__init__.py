@@ -13,13 +13,13 @@ from typing import Annotated, Any, Union, cast
 
 import tyro
 
-from paceline.cli import chat, generate
+from paceline.cli import bench, chat, demo, generate, train
 from paceline.errors import PacelineError
 
 DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
 
 #: Subcommands by name; each module has `Arguments`, a frozen dataclass, and `run(args)`.
-COMMANDS = {"generate": generate, "chat": chat}
+COMMANDS = {"demo": demo, "generate": generate, "chat": chat, "bench": bench, "train": train}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

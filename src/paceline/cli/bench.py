@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from rich.console import Console
+from rich.progress import Progress
 
-from paceline.cli.options import Count, Name
+from paceline.bench.output import write_json
+from paceline.cli.options import Count, ModelOptions, Name, load_model
+from paceline.errors import InputError
+from paceline.prompts import read_prompts
+from paceline.types import GenerationSettings
+
+if TYPE_CHECKING:
+    from paceline.bench.methods import Method
+    from paceline.loading import Model
 
 Method = Literal["plain", "hf", "prompt_lookup", "dflash", "ddtree"]
 
@@ -45,3 +56,64 @@ class Arguments:
     """Times that each method answers each prompt; medians are reported."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write every measurement, with its settings, to this file."""
+
+
+def run(args: Arguments) -> None:
+    """Measure, print the table, write the JSON file."""
+    console = Console(highlight=False)
+    prompts = read_prompts(args.prompts, args.limit)
+    settings = GenerationSettings(max_tokens=args.max_tokens, temperature=args.temperature)
+    _check_output(args.json)
+    if args.repeats < 1:
+        raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
+    from paceline.bench.near_ties import find_divergence
+    from paceline.bench.provenance import provenance
+    from paceline.bench.run import measure
+    from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
+    from paceline.bench.table import results_table
+
+    model, methods = _load(args, console)
+    encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=len(prompts) * len(methods))
+        done = measure(methods, encoded, settings, args.repeats, lambda _: progress.advance(task))
+    ids = dict(encoded)
+    plain = {x.prompt: x.answer.tokens for x in done if x.method == PLAIN}
+    divergences = {}
+    for x in done if plain else []:
+        divergence = find_divergence(model.target, ids[x.prompt], plain[x.prompt], x.answer.tokens)
+        if divergence is not None:
+            divergences[prompt_key(x)] = divergence
+    rows = summarise(methods, done, divergences)
+    facts = provenance(model.target.info, model.tokenizer, sys.argv)
+    facts |= {"prompts": len(prompts), "temperature": args.temperature, "max_tokens": args.max_tokens}
+    facts |= {"batch": 1, "repeats": args.repeats, "warm-up": "one answer per method"}
+    console.print(results_table(rows, facts))
+    if args.json is not None:
+        result = {"provenance": facts, "settings": _settings(args), "rows": rows, "per_prompt": per_prompt(done)}
+        write_json(args.json, result)
+
+
+def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
+    from paceline.bench.methods import build_methods
+    from paceline.loading import load_hugging_face
+
+    options = ModelOptions(target=args.target, drafter="none", dtype=args.dtype, threads=args.threads)
+    model = load_model(options, console)
+    hugging_face = load_hugging_face(args.target, args.dtype, None) if "hf" in args.methods else None
+    return model, build_methods(
+        args.methods, model, args.drafter, hugging_face, args.temperature, args.tree_budget, args.block_size
+    )
+
+
+def _settings(args: Arguments) -> dict[str, object]:
+    plain = asdict(args)
+    plain["prompts"] = [str(path) for path in args.prompts]
+    plain["json"] = str(args.json)
+    return plain
+
+
+def _check_output(path: Path | None) -> None:
+    """Refuse before measuring what could not be written after it."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that exists.")

@@ -54,9 +54,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
     """
     if (prompt is None) == (file is None):
         came = "no prompt" if prompt is None else "both a prompt and --prompt-file"
-        raise InputError(
-            f"{came} came, but exactly one is expected: PROMPT, --prompt-file FILE, or - for stdin."
-        )
+        raise InputError(f"{came} came, but exactly one is expected: PROMPT, --prompt-file FILE, or - for stdin.")
     if file is not None and str(file) != STDIN:
         return _decode(_read(file), str(file))
     if file is not None or prompt == STDIN:
@@ -69,9 +67,7 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise InputError(
-            f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}."
-        ) from error
+        raise InputError(f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}.") from error
 
 
 def _decode(data: bytes, source: str) -> str:

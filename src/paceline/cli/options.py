@@ -12,7 +12,7 @@ from rich.console import Console
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
-    from paceline.load import Model
+    from paceline.loading import Model
 
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 Count = Annotated[int | None, tyro.conf.arg(metavar="INT")]
@@ -85,7 +85,7 @@ def load_model(options: ModelOptions, console: Console) -> Model:
         from transformers.utils import logging
 
         from paceline.embedded import embedded_target
-        from paceline.load import load
+        from paceline.loading import load
 
         logging.disable_progress_bar()
         if options.target is None:

@@ -1,14 +1,37 @@
-"""`paceline train`: a drafter for a target, from recorded conversations."""
+"""`paceline train`: conversations from a target, and a drafter from conversations."""
 
 from __future__ import annotations
 
-from paceline.train.config import TrainConfig as Arguments
+from dataclasses import dataclass
+from typing import Annotated
 
-__all__ = ["Arguments", "run"]
+import tyro
+
+from paceline.train.config import TrainConfig
+from paceline.train.conversations_config import ConversationsConfig
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Record conversations of a target, or train a drafter on them. The same command again resumes."""
+
+    what: Annotated[
+        Annotated[
+            ConversationsConfig,
+            tyro.conf.subcommand("conversations", description=ConversationsConfig.__doc__),
+        ]
+        | Annotated[TrainConfig, tyro.conf.subcommand("dflash", description=TrainConfig.__doc__)],
+        tyro.conf.arg(name=""),
+    ]
 
 
 def run(args: Arguments) -> None:
-    """Train, or resume, and say where the drafter is."""
-    from paceline.train.trainer import train
+    """Do one of the two, and say where the result is."""
+    if isinstance(args.what, ConversationsConfig):
+        from paceline.train.conversations import record_conversations
 
-    print(train(args))
+        print(record_conversations(args.what))
+    else:
+        from paceline.train.trainer import train
+
+        print(train(args.what))

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paceline.drafters.base import DraftRequest, Drafter
+from paceline.drafters.base import Drafter, DraftRequest
 from paceline.kv_cache import LayerShape, SlotCache
 from paceline.metrics import StageClock
 from paceline.models.dflash import DFlashNetwork

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.drafters.base import DraftRequest, Drafter, NoState
+from paceline.drafters.base import Drafter, DraftRequest, NoState
 from paceline.errors import InputError
 from paceline.metrics import StageClock
 from paceline.tree import DraftTree

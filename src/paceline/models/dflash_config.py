@@ -67,9 +67,7 @@ class DFlashConfig:
         _require(self.block_size >= 2, "block_size", self.block_size, "at least 2, for it counts the anchor")
         _require(self.rms_norm_eps > 0, "rms_norm_eps", self.rms_norm_eps, "positive")
         heads, groups = self.num_attention_heads, self.num_key_value_heads
-        _require(
-            heads % groups == 0, "num_attention_heads", heads, f"a multiple of num_key_value_heads ({groups})"
-        )
+        _require(heads % groups == 0, "num_attention_heads", heads, f"a multiple of num_key_value_heads ({groups})")
 
     def _check_taps(self) -> None:
         expected = f"one or more distinct layers of the target's {self.num_target_layers}, counted from 0"

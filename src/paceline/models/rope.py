@@ -107,9 +107,7 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, config: RopeConfig, head_dim: int):
         super().__init__()
         self.config, self.head_dim = config, head_dim
-        self.register_buffer(
-            "frequencies", frequencies(config, head_dim, torch.device("cpu")), persistent=False
-        )
+        self.register_buffer("frequencies", frequencies(config, head_dim, torch.device("cpu")), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
         super()._apply(fn, recurse)

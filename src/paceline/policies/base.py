@@ -30,3 +30,11 @@ class Policy(ABC):
     @abstractmethod
     def choose(self, sequence: SequenceView) -> Plan:
         """The plan for the next round of this sequence."""
+
+    @abstractmethod
+    def max_tree_budget(self, settings: GenerationSettings) -> int:
+        """The most nodes this policy may ever plan for such a request; room for them is kept."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, int | float | str]:
+        """The settings to print beside this policy's numbers."""

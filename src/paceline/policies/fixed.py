@@ -19,3 +19,9 @@ class FixedPolicy(Policy):
             settings.block_size or self.plan.block_size,
             settings.tree_budget or self.plan.tree_budget,
         )
+
+    def max_tree_budget(self, settings: GenerationSettings) -> int:
+        return settings.tree_budget or self.plan.tree_budget
+
+    def describe(self) -> dict[str, int | float | str]:
+        return {"policy": "fixed", "block_size": self.plan.block_size, "tree_budget": self.plan.tree_budget}

@@ -47,17 +47,20 @@ class Target(ABC):
     head: Float[Tensor, "v h"]
 
     @abstractmethod
-    def tap(self, layer_ids: Sequence[int]) -> None:
-        """Record the outputs of these layers as features from now on, concatenated in this order."""
+    def check_layers(self, layer_ids: Sequence[int]) -> None:
+        """Raise an InputError when a feature layer is not one of this target's."""
 
     @abstractmethod
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         """An empty cache for this target."""
 
     @abstractmethod
-    def prefill(self, cache: SlotCache, row: int, tokens: Sequence[int]) -> Pass:
-        """Read a prompt into an empty row: logits after its last token (m = 1), features of every token."""
+    def prefill(self, cache: SlotCache, row: int, tokens: Sequence[int], feature_layers: Sequence[int] = ()) -> Pass:
+        """Read a prompt into an empty row: logits after its last token (m = 1), features of every token.
+
+        Features are the outputs of `feature_layers`, concatenated in this order; without layers, None.
+        """
 
     @abstractmethod
-    def verify(self, cache: SlotCache, trees: TreeBatch) -> Pass:
+    def verify(self, cache: SlotCache, trees: TreeBatch, feature_layers: Sequence[int] = ()) -> Pass:
         """One pass over the trees of rows 0 .. b-1; commit with `cache.keep` afterwards."""

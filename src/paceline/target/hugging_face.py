@@ -72,9 +72,9 @@ class HuggingFaceTarget(Target):
         self.prefill_chunk = prefill_chunk
         self._cache_argument = _cache_argument(model)
         self._masks_by_type = _attention_windows(model.config)
+        self._layers = _decoder_layers(model)
+        self._tapped: set[int] = set()
         self._taps: dict[int, Tensor] = {}
-        self._tapped: tuple[int, ...] = ()
-        self._hooks: list[Any] = []
         self.embedding = model.get_input_embeddings().weight.detach()
         self.head = model.get_output_embeddings().weight.detach()
         self.info = TargetInfo(
@@ -89,24 +89,19 @@ class HuggingFaceTarget(Target):
         )
         self._shapes = self._probe_shapes()
 
-    def tap(self, layer_ids: Sequence[int]) -> None:
-        layers = _decoder_layers(self.model)
-        wrong = [i for i in layer_ids if not 0 <= i < len(layers)]
+    def check_layers(self, layer_ids: Sequence[int]) -> None:
+        wrong = [i for i in layer_ids if not 0 <= i < len(self._layers)]
         if wrong:
             raise InputError(
-                f"the drafter taps layer {wrong[0]}, but {self.info.name} has layers 0 to {len(layers) - 1}; "
+                f"the drafter taps layer {wrong[0]}, but {self.info.name} has layers 0 to {len(self._layers) - 1}; "
                 "use a drafter trained for this target."
             )
-        for hook in self._hooks:
-            hook.remove()
-        self._tapped = tuple(layer_ids)
-        self._hooks = [layers[i].register_forward_hook(self._recorder(i)) for i in set(layer_ids)]
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlotCache:
         return SlotCache(self._shapes, num_rows, num_slots, self.info.dtype, self.info.device)
 
     @torch.inference_mode()
-    def prefill(self, cache: SlotCache, row: int, tokens: Sequence[int]) -> Pass:
+    def prefill(self, cache: SlotCache, row: int, tokens: Sequence[int], feature_layers: Sequence[int] = ()) -> Pass:
         assert tokens and cache.lengths[row] == 0, "prefill needs a prompt and an empty row"
         features: list[Tensor] = []
         for first in range(0, len(tokens), self.prefill_chunk):
@@ -115,16 +110,16 @@ class HuggingFaceTarget(Target):
             steps = torch.arange(width, device=self.info.device)
             cache.open(row, 1, width)
             visible = (steps[:, None] >= steps)[None]
-            step = self._forward(cache, chunk, steps[None], visible, last_only=True)
+            step = self._forward(cache, chunk, steps[None], visible, feature_layers, last_only=True)
             cache.extend([width])
             if step.features is not None:
                 features.append(step.features)
         return Pass(step.logits, torch.cat(features, 1) if features else None)
 
     @torch.inference_mode()
-    def verify(self, cache: SlotCache, trees: TreeBatch) -> Pass:
+    def verify(self, cache: SlotCache, trees: TreeBatch, feature_layers: Sequence[int] = ()) -> Pass:
         cache.open(0, trees.tokens.shape[0], trees.tokens.shape[1])
-        return self._forward(cache, trees.tokens, trees.depths, trees.visible, last_only=False)
+        return self._forward(cache, trees.tokens, trees.depths, trees.visible, feature_layers, last_only=False)
 
     def _forward(
         self,
@@ -132,8 +127,10 @@ class HuggingFaceTarget(Target):
         tokens: Int64[Tensor, "b m"],
         depths: Int64[Tensor, "b m"],
         visible: Bool[Tensor, "b m m"],
+        feature_layers: Sequence[int],
         last_only: bool,
     ) -> Pass:
+        self._tap(feature_layers)
         starts = torch.tensor(cache.starts, device=depths.device)
         masks = {
             kind: tree_mask(visible, depths, cache.starts, self.info.dtype, window)
@@ -147,7 +144,13 @@ class HuggingFaceTarget(Target):
             logits_to_keep=1 if last_only else 0,
             **{self._cache_argument: _SlotCacheView(cache)},
         )
-        return Pass(output.logits, self._take_features())
+        return Pass(output.logits, self._take_features(feature_layers))
+
+    def _tap(self, layer_ids: Sequence[int]) -> None:
+        """Hook layers that were never asked for before; a hook records only what it saw last."""
+        for layer in set(layer_ids) - self._tapped:
+            self._layers[layer].register_forward_hook(self._recorder(layer))
+            self._tapped.add(layer)
 
     def _recorder(self, layer: int) -> Any:
         def record(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -155,11 +158,9 @@ class HuggingFaceTarget(Target):
 
         return record
 
-    def _take_features(self) -> Float[Tensor, "b n f"] | None:
-        if not self._tapped:
-            return None
-        features = torch.cat([self._taps[i] for i in self._tapped], -1)
-        self._taps = {}
+    def _take_features(self, layer_ids: Sequence[int]) -> Float[Tensor, "b n f"] | None:
+        features = torch.cat([self._taps[i] for i in layer_ids], -1) if layer_ids else None
+        self._taps.clear()
         return features
 
     @torch.inference_mode()

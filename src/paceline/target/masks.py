@@ -27,9 +27,7 @@ def tree_mask(
     """
     num_rows, width = depths.shape
     hidden = torch.finfo(dtype).min
-    mask = torch.full(
-        (num_rows, 1, width, max(starts) + width), hidden, dtype=dtype, device=depths.device
-    )
+    mask = torch.full((num_rows, 1, width, max(starts) + width), hidden, dtype=dtype, device=depths.device)
     for row, start in enumerate(starts):
         mask[row, :, :, :start] = 0
         allowed = visible[row]

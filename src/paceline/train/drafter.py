@@ -87,9 +87,7 @@ def copy_layers(network: DFlashNetwork, target: TargetWeights, layers: tuple[int
 def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDataset) -> DFlashNetwork:
     vocab_size = target.config["vocab_size"]
     mask = config.shape.mask_token_id
-    settings = draft_config(
-        config.shape, target.config, _unused_token(training, vocab_size) if mask is None else mask
-    )
+    settings = draft_config(config.shape, target.config, _unused_token(training, vocab_size) if mask is None else mask)
     network = DFlashNetwork(settings)
     initialise(network, config.seed, config.shape.num_layers)
     copy_layers(network, target, config.shape.init_layers)

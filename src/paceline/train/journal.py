@@ -61,15 +61,19 @@ def settle_settings(config: TrainConfig) -> list[str] | None:
     if not path.exists():
         return None
     recorded = json.loads(path.read_text())
-    now, before = as_plain(config), recorded["config"]
-    differing = [name for name in now if name not in MAY_CHANGE and now[name] != before.get(name)]
+    check_settings(config.run, as_plain(config), recorded["config"], MAY_CHANGE)
+    return list(recorded["data"]["shards"])
+
+
+def check_settings(folder: Path, now: dict[str, Any], before: dict[str, Any], may_change: frozenset[str]) -> None:
+    """Refuse to go on in a folder that was begun with other settings, naming the first that differs."""
+    differing = [name for name in now if name not in may_change and now[name] != before.get(name)]
     if differing:
         name = differing[0]
         raise InputError(
-            f"{config.run} holds a run with {name} = {before.get(name)} but {now[name]} was asked for; "
-            "repeat its settings to resume it, or give another run folder"
+            f"{folder} was begun with {name} = {before.get(name)} but {now[name]} was asked for; "
+            "repeat its settings to resume it, or give another folder"
         )
-    return list(recorded["data"]["shards"])
 
 
 def write_provenance(config: TrainConfig, dataset: ConversationDataset) -> None:
@@ -102,7 +106,7 @@ def write_provenance(config: TrainConfig, dataset: ConversationDataset) -> None:
     write_text(path, text + "\n")
 
 
-def as_plain(config: TrainConfig) -> dict[str, Any]:
+def as_plain(config: Any) -> dict[str, Any]:
     """The settings as JSON has them."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
     return plain

@@ -154,7 +154,9 @@ class _ChunkedLoss(torch.autograd.Function):
             total_weight += weights.sum()
             sums += torch.stack([(entropy * supervised).sum(0), (best == labels).float().sum(0), supervised.sum(0)])
         total_weight = total_weight.clamp(min=1e-9)
-        ctx.save_for_backward(grad_hidden.div_(total_weight), grad_head / total_weight if grad_head is not None else None)
+        ctx.save_for_backward(
+            grad_hidden.div_(total_weight), grad_head / total_weight if grad_head is not None else None
+        )
         counts = sums[2].clamp(min=1)
         cross_entropy, accuracy = sums[0] / counts, sums[1] / counts
         ctx.mark_non_differentiable(cross_entropy, accuracy)

@@ -3,48 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import nn
 
-from paceline.errors import InputError
+from paceline.train.config import OptimizerConfig
 from paceline.train.muon import Muon
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """How the weights move."""
-
-    kind: Literal["muon", "adamw"] = "muon"
-    """muon: Muon for the matrices of the layers and `fc`, AdamW for the rest; adamw: AdamW for everything."""
-    learning_rate: float = 2e-3
-    """Peak learning rate (Muon's updates are scaled to the size of AdamW's, so that one rate serves both)."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay of matrices; vectors have none."""
-    momentum: float = 0.95
-    """Muon's momentum."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's averages."""
-    warmup_steps: int = 50
-    """Steps of linear warm-up."""
-    decay: Literal["cosine", "linear"] = "linear"
-    """Shape of the decay from the peak to the floor, from the end of the warm-up to the last step."""
-    floor: float = 0.05
-    """Last learning rate, as a fraction of the peak."""
-    clip: float = 1.0
-    """Largest norm of the gradient; longer gradients are shortened to it."""
-
-    def __post_init__(self) -> None:
-        if self.learning_rate <= 0 or self.clip <= 0:
-            raise InputError(
-                f"learning_rate {self.learning_rate} and clip {self.clip} must both be above 0; give positive numbers"
-            )
-        if self.warmup_steps < 0 or not 0 <= self.floor <= 1:
-            raise InputError(
-                f"warmup_steps {self.warmup_steps} must be at least 0 and floor {self.floor} within 0..1; correct them"
-            )
 
 
 def rate_factor(config: OptimizerConfig, step: int, total_steps: int) -> float:

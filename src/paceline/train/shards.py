@@ -146,6 +146,4 @@ def _map_tensors(path: Path) -> dict[str, Tensor]:
                 raise CheckpointError(f"shard {path} lacks {', '.join(missing)}; generate it again")
             return {name: file.get_tensor(name) for name in _DTYPES}
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"shard {path} cannot be read ({error}); delete it or generate it again"
-        ) from error
+        raise CheckpointError(f"shard {path} cannot be read ({error}); delete it or generate it again") from error

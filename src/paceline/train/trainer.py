@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from paceline.checkpoints.z_lab import save_dflash
+from paceline.embedded import embedded_target
 from paceline.errors import InputError
 from paceline.models.dflash import DFlashNetwork
 from paceline.train.acceptance_probe import DraftingMethod, HeldOutAcceptance, TeacherForcedAcceptance
@@ -28,7 +29,7 @@ from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, de
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
 from paceline.train.shards import Conversation
-from paceline.train.state import Progress, load_latest_state, save_state
+from paceline.train.state import load_latest_state, save_state
 from paceline.train.target_weights import TargetWeights
 from paceline.tree import GROWTHS
 
@@ -44,7 +45,7 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
     dataset = open_dataset(config.data, settle_settings(config))
     write_provenance(config, dataset)
     training, held_out = split_by_hash(dataset, config.held_out)
-    network, draft_ids = build_drafter(config, TargetWeights(config.target), training)
+    network, draft_ids = build_drafter(config, TargetWeights(config.target or embedded_target()), training)
     taps = config.shape.target_layer_ids
     if dataset.num_features != len(taps) * network.config.target_hidden_size:
         raise InputError(

@@ -9,9 +9,7 @@ from paceline.tree.draft_tree import DraftTree
 ACCEPTED_MARK = " ✓"
 
 
-def render_tree(
-    tree: DraftTree, label: Callable[[int], str], accepted: Collection[int], root_label: str
-) -> list[str]:
+def render_tree(tree: DraftTree, label: Callable[[int], str], accepted: Collection[int], root_label: str) -> list[str]:
     """One line a node, children below their parent in the tree's order.
 
         the

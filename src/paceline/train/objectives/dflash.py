@@ -106,7 +106,5 @@ class DFlashObjective(nn.Module):
     def target(self, batch: DFlashBatch) -> SparseTarget:
         """What the batch's blocks should predict, blocks flattened to [b * m, L]."""
         recorded = batch.labels >= 0
-        target = mixed_target(
-            batch.labels, batch.top_ids, batch.top_log_probs, recorded, self.draft_ids, self._soft
-        )
+        target = mixed_target(batch.labels, batch.top_ids, batch.top_log_probs, recorded, self.draft_ids, self._soft)
         return SparseTarget(target.ids.flatten(0, 1), target.weights.flatten(0, 1), target.labels.flatten(0, 1))

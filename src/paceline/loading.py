@@ -34,8 +34,9 @@ class Model:
     Requests of one `Model` share an engine, so `stream` may be called for several prompts at a time.
     """
 
-    def __init__(self, parts: Parts, tokenizer: Any, max_batch: int = 8):
+    def __init__(self, parts: Parts, tokenizer: Any, max_batch: int = 8, is_embedded: bool = False):
         self.parts = parts
+        self.is_embedded = is_embedded
         self.tokenizer = tokenizer
         self.engine = Engine(parts, tokenizer, max_batch)
 
@@ -68,15 +69,11 @@ class Model:
         settings = settings or GenerationSettings()
         return self.engine.submit(self.encode(prompt, settings.raw), settings)
 
-    def stream(
-        self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None
-    ) -> Iterator[Piece]:
+    def stream(self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None) -> Iterator[Piece]:
         """The answer as it comes; the last piece carries the finish reason and the statistics."""
         return self.engine.stream(self.submit(prompt, settings))
 
-    def generate(
-        self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None
-    ) -> Completion:
+    def generate(self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None) -> Completion:
         """The whole answer."""
         request = self.submit(prompt, settings)
         text = "".join(piece.text for piece in self.engine.stream(request))
@@ -111,7 +108,7 @@ def load(
     if drafter is None:
         drafter = str(embedded_drafter()) if target is None else PROMPT_LOOKUP
     part = load_drafter(drafter, loaded, tree, tree_budget)
-    return Model(make_parts(loaded, part, block_size, tree_budget), tokenizer)
+    return Model(make_parts(loaded, part, block_size, tree_budget), tokenizer, is_embedded=target is None)
 
 
 def make_parts(
@@ -179,9 +176,7 @@ def load_tokenizer(name: str | None) -> Any:
         raise CheckpointError(f"the tokenizer of {path!r} cannot be loaded: {_first_line(error)}") from error
 
 
-def load_drafter(
-    name: str, target: Target, tree: str = "best_first", tree_budget: int | None = None
-) -> Drafter | None:
+def load_drafter(name: str, target: Target, tree: str = "best_first", tree_budget: int | None = None) -> Drafter | None:
     """A drafter by name or path, checked against the target and ready for its device."""
     if tree not in GROWTHS:
         raise InputError(f"tree is {tree!r}, but must be one of {', '.join(GROWTHS)}.")

@@ -1,0 +1,124 @@
+"""What can be compared: each method answers a prompt and says how long it took."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from paceline.decode import Parts
+from paceline.drafters.base import Drafter
+from paceline.embedded import embedded_drafter
+from paceline.engine import Engine
+from paceline.errors import InputError
+from paceline.loading import PROMPT_LOOKUP, Model, load_drafter, make_parts
+from paceline.types import GenerationSettings, Statistics
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: its tokens, the wall-clock seconds from prompt to last token, and the loop's counts."""
+
+    tokens: tuple[int, ...]
+    seconds: float
+    statistics: Statistics | None
+
+
+class Method(ABC):
+    """A way of answering, by name."""
+
+    name: str
+    settings: dict[str, Any]
+
+    @abstractmethod
+    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
+        """Answer one prompt alone (batch one)."""
+
+
+class EngineMethod(Method):
+    """Any parts behind paceline's engine; plain decoding is an engine without a drafter."""
+
+    def __init__(self, name: str, engine: Engine, settings: dict[str, Any]):
+        self.name, self.engine, self.settings = name, engine, settings
+
+    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
+        started = perf_counter()
+        request = self.engine.submit(prompt, settings)
+        self.engine.run()
+        return Answer(tuple(request.tokens), perf_counter() - started, request.statistics)
+
+
+class HuggingFaceMethod(Method):
+    """`generate` of the unchanged Hugging Face model: the outside reference.
+
+    Raises:
+        InputError: sampling at a temperature, whose random numbers are not ours to compare.
+    """
+
+    name = "hf"
+
+    def __init__(self, model: Any, temperature: float):
+        if temperature > 0.0:
+            raise InputError(f"method hf compares greedy text, but the temperature is {temperature}; leave hf out.")
+        self.model = model
+        self.settings = {"implementation": "transformers generate"}
+
+    @torch.inference_mode()
+    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
+        started = perf_counter()
+        ids = torch.tensor([prompt], device=self.model.device)
+        output = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=settings.max_tokens, do_sample=False
+        )
+        return Answer(tuple(output[0, len(prompt) :].tolist()), perf_counter() - started, None)
+
+
+#: Methods that draft with a block-diffusion network, and the growth that makes each.
+_BLOCK_METHODS = {"dflash": "chain", "ddtree": "best_first"}
+
+
+def build_methods(
+    names: Sequence[str],
+    model: Model,
+    drafter: str | None,
+    hugging_face: Any,
+    temperature: float,
+    tree_budget: int | None,
+    block_size: int | None,
+) -> list[Method]:
+    """The methods by name, on one target. `hugging_face` is the unchanged model for `hf`.
+
+    Raises:
+        InputError: a method that needs a drafter where none was given.
+    """
+    return [
+        HuggingFaceMethod(hugging_face, temperature)
+        if name == "hf"
+        else _engine_method(name, model, drafter, tree_budget, block_size)
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _engine_method(
+    name: str, model: Model, drafter: str | None, tree_budget: int | None, block_size: int | None
+) -> EngineMethod:
+    part: Drafter | None = None
+    if name == PROMPT_LOOKUP:
+        part = load_drafter(PROMPT_LOOKUP, model.target)
+    elif name in _BLOCK_METHODS:
+        if drafter is None and not model.is_embedded:
+            raise InputError(f"method {name} needs --drafter for the target {model.target.info.name}.")
+        part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
+    parts = make_parts(model.target, part, block_size, tree_budget if name == "ddtree" else None)
+    return EngineMethod(name, Engine(parts, max_batch=1), _parts_settings(parts))
+
+
+def _parts_settings(parts: Parts) -> dict[str, Any]:
+    """What a reader needs beside the method's numbers."""
+    if parts.policy is None or parts.drafter is None:
+        return {}
+    return {"drafter": parts.drafter.name, **parts.policy.describe()}

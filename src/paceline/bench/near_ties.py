@@ -1,0 +1,51 @@
+"""Where a drafted text parts from the plain one: how close the target's two best tokens were there.
+
+In float32 texts are equal. In bfloat16 a wider forward pass rounds differently, so two tokens whose logits
+nearly tie can swap; a divergence at a wide gap would be a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.target.base import Target
+
+#: Largest gap between the two best logits that rounding may swap, in units of the last place of the best one.
+MAX_GAP_ULPS = 8
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first token in which two texts differ, and the plain target's two best logits there."""
+
+    position: int
+    gap: float
+    bound: float
+
+    @property
+    def is_near_tie(self) -> bool:
+        return self.gap <= self.bound
+
+
+def find_divergence(
+    target: Target, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
+) -> Divergence | None:
+    """None where the texts are equal."""
+    if list(plain) == list(other):
+        return None
+    pairs = enumerate(zip(plain, other, strict=False))
+    position = next((i for i, (a, b) in pairs if a != b), min(len(plain), len(other)))
+    context = [*prompt, *plain[:position]]
+    logits = target.prefill(target.new_cache(1, len(context)), 0, context).logits[0, -1]
+    best = logits.float().topk(2).values
+    exponent = best[0].abs().clamp_min(2.0**-126).log2().floor()
+    ulp = float(2.0**exponent) * target_eps(target)
+    return Divergence(position, float(best[0] - best[1]), MAX_GAP_ULPS * ulp)
+
+
+def target_eps(target: Target) -> float:
+    """Spacing of the target's numbers just above one."""
+    return float(torch.finfo(target.info.dtype).eps)

@@ -1,0 +1,35 @@
+"""Where a figure comes from: versions, machine, target, settings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from typing import Any
+
+import torch
+import transformers
+
+from paceline.target.base import TargetInfo
+
+
+def provenance(info: TargetInfo, tokenizer: Any, command: list[str]) -> dict[str, Any]:
+    """The facts that METHODS section 7 asks to print beside every number."""
+    template = tokenizer.chat_template or ""
+    return {
+        "command": command,
+        "target": info.name,
+        "dtype": str(info.dtype).removeprefix("torch."),
+        "device": str(info.device),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "chat_template_sha256": hashlib.sha256(template.encode()).hexdigest()[:16],
+        "thinking_mode": "thinking" if "enable_thinking" in template else "none in the template",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tau": "tokens per round, bonus included",
+        "time": "wall-clock from prompt to last token, prefill included; median of the repeats",
+    }

@@ -1,0 +1,51 @@
+"""The measurement itself: every method answers a prompt before the next prompt comes, in rotating order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from paceline.bench.methods import Answer, Method
+from paceline.prompts import Prompt
+from paceline.types import GenerationSettings
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One method on one prompt: its answer, and the median of the repeats' seconds."""
+
+    method: str
+    prompt: Prompt
+    prompt_tokens: int
+    answer: Answer
+    seconds: float
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self.seconds / len(self.answer.tokens)
+
+
+def measure(
+    methods: Sequence[Method],
+    prompts: Sequence[tuple[Prompt, list[int]]],
+    settings: GenerationSettings,
+    repeats: int,
+    report: Callable[[Measurement], None],
+) -> list[Measurement]:
+    """Warm every method up on the first prompt, then measure; the order of methods rotates by prompt."""
+    for method in methods:
+        method.answer(prompts[0][1], settings)
+    measurements = []
+    for index, (prompt, tokens) in enumerate(prompts):
+        turn = index % len(methods)
+        answers: dict[str, list[Answer]] = {method.name: [] for method in methods}
+        for _ in range(repeats):
+            for method in [*methods[turn:], *methods[:turn]]:
+                answers[method.name].append(method.answer(tokens, settings))
+        for method in methods:
+            done = answers[method.name]
+            seconds = median(answer.seconds for answer in done)
+            measurements.append(Measurement(method.name, prompt, len(tokens), done[0], seconds))
+            report(measurements[-1])
+    return measurements

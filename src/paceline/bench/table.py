@@ -1,0 +1,65 @@
+"""The table a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_COLUMNS = ("method", "tokens/s", "speed-up", "95% interval", "tau", "nodes/round", "same text")
+
+
+def results_table(rows: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> RenderableType:
+    """Speeds and acceptance by method, stage times below, provenance last."""
+    speeds = Table(*_COLUMNS, box=None, pad_edge=False)
+    for row in rows:
+        speeds.add_row(*_speed_cells(row))
+    parts: list[RenderableType] = [speeds, Text("")]
+    if any(row["stage_ms"] for row in rows):
+        parts += [_stage_table(rows), Text("")]
+    return Group(*parts, Text("\n".join(_facts(rows, provenance))))
+
+
+def _speed_cells(row: dict[str, Any]) -> list[str]:
+    speedup = f"{row['speedup']:.2f}x" if "speedup" in row else "-"
+    interval = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if "speedup" in row else "-"
+    tau = row["acceptance_length"]
+    nodes = row["nodes_per_round"]
+    return [
+        row["method"],
+        f"{row['tokens_per_s']:.1f}",
+        speedup,
+        interval,
+        "-" if tau is None else f"{tau:.2f}",
+        "-" if nodes is None else f"{nodes:.1f}",
+        _same_text(row),
+    ]
+
+
+def _same_text(row: dict[str, Any]) -> str:
+    if "same_text" not in row:
+        return "-"
+    text = f"{row['same_text']}/{row['prompts']}"
+    apart = row["prompts"] - row["same_text"]
+    if apart:
+        text += f" ({row['near_ties']} of {apart} at a near-tie, largest gap {row['largest_gap']:.3g})"
+    return text
+
+
+def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
+    stages = list(dict.fromkeys(stage for row in rows for stage in row["stage_ms"]))
+    table = Table("ms a round", *stages, "outside the models", box=None, pad_edge=False)
+    for row in rows:
+        if row["stage_ms"]:
+            times = [f"{row['stage_ms'].get(stage, 0.0):.2f}" for stage in stages]
+            table.add_row(row["method"], *times, f"{100 * row['overhead']:.1f}%")
+    return table
+
+
+def _facts(rows: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> list[str]:
+    repetition = ", ".join(f"{row['method']} {row['repetition_rate']:.2f}" for row in rows)
+    lines = [f"{key}: {value}" for key, value in provenance.items() if key != "command"]
+    return [*lines, f"repeated 4-grams: {repetition}"]

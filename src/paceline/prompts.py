@@ -1,0 +1,62 @@
+"""Prompt sets: JSON Lines of `{"id", "category", "turns": [user turn, ...]}`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from paceline.errors import InputError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The first user turn of one conversation."""
+
+    set_name: str
+    id: str
+    text: str
+
+
+def read_prompts(files: tuple[Path, ...], limit: int | None = None) -> list[Prompt]:
+    """The first `limit` prompts of each file, in order; our own small set where no file is given.
+
+    Raises:
+        InputError: a file that is missing, empty, not UTF-8, or not of this format, with the line's number.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}, but must be at least 1.")
+    if not files:
+        own = resources.files("paceline") / "prompts.jsonl"
+        return _parse(own.read_text(encoding="utf-8"), "paceline", "its own prompts")[:limit]
+    return [prompt for file in files for prompt in _parse(_read(file), file.stem, str(file))[:limit]]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"the prompt file {str(file)!r} is not UTF-8 text ({error.reason}); save it as UTF-8."
+        ) from error
+    except OSError as error:
+        raise InputError(f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}.") from error
+
+
+def _parse(text: str, set_name: str, source: str) -> list[Prompt]:
+    prompts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            turn = row["turns"][0]
+        except (json.JSONDecodeError, KeyError, IndexError, TypeError):
+            turn = None
+        if not isinstance(turn, str) or not turn:
+            raise InputError(f'{source}, line {number} is not of the form {{"turns": ["a user turn", ...]}}.')
+        prompts.append(Prompt(set_name, str(row.get("id", number)), turn))
+    if not prompts:
+        raise InputError(f"{source} holds no prompts.")
+    return prompts

@@ -1,0 +1,145 @@
+"""Conversations without a data set: the target invents prompts, then answers them (or answers given ones).
+
+An invented prompt is sampled from the target itself, after its chat template up to the user's turn and, for
+a share of them, a starter phrase. Shard i is a function of the settings and i, so a killed run goes on with
+the first shard that is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from importlib import resources
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from paceline.decode import Parts
+from paceline.engine import Request
+from paceline.errors import InputError
+from paceline.loading import Model, load_target, load_tokenizer, set_threads
+from paceline.prompts import read_prompts
+from paceline.train.conversations_config import ConversationsConfig
+from paceline.train.data import fold_seed
+from paceline.train.journal import as_plain, check_settings, write_text
+from paceline.train.recorder import Recorder
+from paceline.train.shards import Conversation, read_shard, write_shard
+from paceline.types import GenerationSettings
+
+_MARKER = "PACELINE-USER-TURN"
+
+
+def record_conversations(config: ConversationsConfig) -> Path:
+    """Write shards until there are enough response tokens; the folder.
+
+    Raises:
+        InputError: settings that differ from those of the shards already there, or a prompt file without prompts.
+    """
+    set_threads(config.threads)
+    config.out.mkdir(parents=True, exist_ok=True)
+    _settle_settings(config)
+    target = load_target(config.target, config.dtype, config.device)
+    target.check_layers(config.target_layer_ids)
+    recorder = Recorder(config.target_layer_ids)
+    model = Model(Parts(target, observer=recorder), load_tokenizer(config.target), config.batch)
+    writer = _Writer(config, model, recorder)
+    columns = (TextColumn("response tokens"), BarColumn(), TextColumn("{task.completed:.0f}"), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("", total=config.response_tokens)
+        count = index = 0
+        while count < config.response_tokens:
+            added = writer.shard(index)
+            if added == 0:
+                break
+            count, index = count + added, index + 1
+            progress.update(task, completed=count)
+    return config.out
+
+
+def _settle_settings(config: ConversationsConfig) -> None:
+    """Record the settings of a new folder, or check them against the folder's own."""
+    path = config.out / "settings.json"
+    plain = as_plain(config)
+    if path.exists():
+        check_settings(
+            config.out, plain, json.loads(path.read_text()), frozenset({"out", "response_tokens", "threads"})
+        )
+    else:
+        write_text(path, json.dumps(plain, indent=1) + "\n")
+
+
+class _Writer:
+    """Makes one shard after another."""
+
+    def __init__(self, config: ConversationsConfig, model: Model, recorder: Recorder):
+        self.config, self.model, self.recorder = config, model, recorder
+        text = (resources.files("paceline.train") / "starters.txt").read_text(encoding="utf-8")
+        self.starters = [line for line in text.splitlines() if line]
+        self.prompts = _read_prompts(config.prompts)
+
+    def shard(self, index: int) -> int:
+        """Write shard `index` unless it is there; its number of response tokens (0: no prompts are left)."""
+        path = self.config.out / f"shard-{index:05d}.safetensors"
+        if path.exists():
+            shard = read_shard(path)
+            return sum(len(shard[i].tokens) - shard[i].response_start for i in range(len(shard)))
+        prompts = self._prompts(index)
+        conversations = self._answer(prompts, index) if prompts else []
+        if conversations:
+            write_shard(path, conversations)
+        return sum(len(c.tokens) - c.response_start for c in conversations)
+
+    def _prompts(self, index: int) -> list[str]:
+        size = self.config.conversations_per_shard
+        if self.config.prompts:
+            return self.prompts[index * size : (index + 1) * size]
+        return self._invent(index, size)
+
+    def _invent(self, index: int, count: int) -> list[str]:
+        """Prompts sampled from the target; too short ones and broken turns are left out."""
+        rng = random.Random(fold_seed(self.config.seed, 2 * index))
+        opening = _opening(self.model)
+        starts = [rng.choice(self.starters) if rng.random() < self.config.starters else "" for _ in range(count)]
+        requests = [
+            self.model.engine.submit(
+                list(self.model.tokenizer(opening + start, add_special_tokens=False)["input_ids"]),
+                GenerationSettings(
+                    max_tokens=self.config.max_prompt_tokens, temperature=1.0, min_p=0.03, seed=rng.getrandbits(62)
+                ),
+            )
+            for start in starts
+        ]
+        self.model.engine.run()
+        texts = [self._text(start, request) for start, request in zip(starts, requests, strict=True)]
+        return [text for text in texts if len(text.split()) >= 3]
+
+    def _text(self, start: str, request: Request) -> str:
+        return (start + self.model.tokenizer.decode(request.tokens, skip_special_tokens=True)).strip()
+
+    def _answer(self, prompts: list[str], index: int) -> list[Conversation]:
+        rng = random.Random(fold_seed(self.config.seed, 2 * index + 1))
+        requests = []
+        for prompt in prompts:
+            settings = GenerationSettings(
+                max_tokens=self.config.max_response_tokens,
+                temperature=self.config.temperature,
+                seed=rng.getrandbits(62),
+            )
+            requests.append(self.model.submit(prompt, settings))
+            self.recorder.watch(requests[-1].sequence)
+        self.model.engine.run()
+        return [
+            self.recorder.take(r.sequence, [*r.prompt, *r.tokens], len(r.prompt)) for r in requests if len(r.tokens) > 1
+        ]
+
+
+def _opening(model: Model) -> str:
+    """The chat template up to where the user's words begin."""
+    if model.tokenizer.chat_template is None:
+        raise InputError("the target's tokenizer has no chat template to invent prompts with; give --prompts FILE.")
+    text = model.tokenizer.apply_chat_template([{"role": "user", "content": _MARKER}], tokenize=False)
+    return str(text[: text.index(_MARKER)])
+
+
+def _read_prompts(files: tuple[Path, ...]) -> list[str]:
+    return [prompt.text for prompt in read_prompts(files)] if files else []

@@ -1,0 +1,87 @@
+"""Records what a drafter learns from while the engine decodes: features and the target's likeliest tokens.
+
+Letters: b rows, m nodes of a pass, n tokens, f width of the features, k recorded tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paceline.acceptance import Accepted
+from paceline.decode import ActiveSequence
+from paceline.target.base import Pass
+from paceline.train.shards import Conversation
+
+TOP = 16
+
+
+@dataclass
+class _Rows:
+    """Row t describes token t and the distribution after it."""
+
+    features: list[Tensor] = field(default_factory=list)
+    top_ids: list[Tensor] = field(default_factory=list)
+    top_log_probs: list[Tensor] = field(default_factory=list)
+
+
+class Recorder:
+    """A round observer that keeps the rows of the sequences it was asked to watch."""
+
+    def __init__(self, feature_layers: Sequence[int]):
+        self.feature_layers = tuple(feature_layers)
+        self._rows: dict[int, _Rows] = {}
+
+    def watch(self, sequence: ActiveSequence) -> None:
+        """Record this sequence from its prefill on."""
+        self._rows[id(sequence)] = _Rows()
+
+    def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
+        rows = self._rows.get(id(sequence))
+        if rows is None:
+            return
+        assert result.features is not None, "nothing is tapped"
+        unknown = result.features.shape[1] - 1
+        rows.features.append(result.features[0].to("cpu", torch.bfloat16))
+        ids, log_probs = _top(result.logits[0])
+        rows.top_ids.append(torch.cat([ids.new_zeros(unknown, TOP), ids]))
+        rows.top_log_probs.append(torch.cat([log_probs.new_zeros(unknown, TOP), log_probs]))
+
+    def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
+        assert result.features is not None, "nothing is tapped"
+        for row, (sequence, path) in enumerate(zip(sequences, accepted.paths, strict=True)):
+            rows = self._rows.get(id(sequence))
+            if rows is None:
+                continue
+            kept = [0, *path]
+            rows.features.append(result.features[row, kept].to("cpu", torch.bfloat16))
+            ids, log_probs = _top(result.logits[row, kept])
+            rows.top_ids.append(ids)
+            rows.top_log_probs.append(log_probs)
+
+    def take(self, sequence: ActiveSequence, tokens: Sequence[int], response_start: int) -> Conversation:
+        """The finished conversation; its rows are forgotten here."""
+        rows = self._rows.pop(id(sequence))
+        known = len(tokens) - 1  # nothing was computed after the last token
+        return Conversation(
+            torch.tensor(tokens, dtype=torch.int32),
+            response_start,
+            _with_blank(torch.cat(rows.features)[:known]),
+            _with_blank(torch.cat(rows.top_ids)[:known]),
+            _with_blank(torch.cat(rows.top_log_probs)[:known]),
+        )
+
+
+def _top(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Int32[n, k] and Float16[n, k] of logits [n, v]."""
+    logits = logits.float()
+    top = logits.topk(TOP, -1)
+    log_probs = top.values - logits.logsumexp(-1, keepdim=True)
+    return top.indices.to("cpu", torch.int32), log_probs.to("cpu", torch.float16)
+
+
+def _with_blank(rows: Tensor) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
