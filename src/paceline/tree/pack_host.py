@@ -30,8 +30,8 @@ def pack_host(trees: Sequence[DraftTree], anchors: Int64[Tensor, " b"]) -> TreeB
     for row, (tree, count) in enumerate(zip(trees, counts, strict=True)):
         tokens[row, 1 : count + 1] = tree.tokens.numpy()
         parents[row, 1 : count + 1] = tree.parents.numpy()
-    depths = np.zeros((num_rows, width), np.int64)
-    visible = np.zeros((num_rows, width, width), np.bool_)
+    depths = np.empty((num_rows, width), np.int64)
+    visible = np.empty((num_rows, width, width), np.bool_)
     num_nodes = np.array(counts, np.int64)
     _fill(parents, num_nodes, depths, visible)
     return TreeBatch(*map(torch.from_numpy, (tokens, parents, depths, num_nodes, visible)))
@@ -40,12 +40,15 @@ def pack_host(trees: Sequence[DraftTree], anchors: Int64[Tensor, " b"]) -> TreeB
 @numba.njit(cache=True)
 @no_type_check
 def _fill(parents: Any, num_nodes: Any, depths: Any, visible: Any) -> None:
-    """Write the depths [b, m] and the visibility [b, m, m], both zero before."""
+    """Write the depths [b, m] and the visibility [b, m, m]."""
     num_rows, width = parents.shape
     for row in range(num_rows):
         for node in range(width):
             if 0 < node <= num_nodes[row]:
                 parent = parents[row, node]
                 depths[row, node] = depths[row, parent] + 1
-                visible[row, node, :node] = visible[row, parent, :node]
+                visible[row, node] = visible[row, parent]
+            else:
+                depths[row, node] = 0
+                visible[row, node] = False
             visible[row, node, node] = True
