@@ -144,7 +144,7 @@ def test_unusable_prompts_are_refused_with_a_sentence(target):
         engine.submit([], GenerationSettings())
     with pytest.raises(InputError, match="token 99 is outside the vocabulary of 40"):
         engine.submit([1, 99], GenerationSettings())
-    with pytest.raises(PromptTooLongError, match="256 tokens.*context of 256"):
+    with pytest.raises(PromptTooLongError, match=r"256 tokens.*context of 256"):
         engine.submit([1] * 256, GenerationSettings())
     with pytest.raises(InputError, match="stop strings need a tokenizer"):
         engine.submit([1], GenerationSettings(stop=("x",)))

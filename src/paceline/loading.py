@@ -159,7 +159,7 @@ def load_hugging_face(name: str | None, dtype: str | torch.dtype | None, device:
         config = AutoConfig.from_pretrained(path)
         if config.is_encoder_decoder:
             raise InputError(f"{path} is an encoder-decoder model, and paceline serves decoder-only models.")
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype, chosen))
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype, chosen))
         return model.to(chosen).eval().requires_grad_(False)
     except InputError:
         raise

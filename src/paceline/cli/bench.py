@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.bench.methods import Method
     from paceline.loading import Model
 
-Method = Literal["plain", "hf", "prompt_lookup", "dflash", "ddtree"]
+MethodName = Literal["plain", "hf", "prompt_lookup", "dflash", "ddtree"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Arguments:
 
     prompts: tuple[Path, ...] = ()
     """JSON Lines files of prompts; a set of ours where not given."""
-    methods: tuple[Method, ...] = ("plain", "prompt_lookup", "dflash", "ddtree")
+    methods: tuple[MethodName, ...] = ("plain", "prompt_lookup", "dflash", "ddtree")
     """What to compare; speed-ups are over `plain`."""
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""

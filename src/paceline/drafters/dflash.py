@@ -37,8 +37,7 @@ class DFlashDrafter(Drafter):
     def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> SlotCache:
         config = self.network.config
         shape = LayerShape(config.num_key_value_heads, config.head_dim, config.head_dim)
-        dtype = self.network.fc.weight.dtype
-        return SlotCache([shape] * config.num_hidden_layers, num_rows, num_slots, dtype, device)
+        return SlotCache([shape] * config.num_hidden_layers, num_rows, num_slots, self.network.dtype, device)
 
     @torch.inference_mode()
     def observe(

@@ -75,8 +75,8 @@ class HuggingFaceTarget(Target):
         self._layers = _decoder_layers(model)
         self._tapped: set[int] = set()
         self._taps: dict[int, Tensor] = {}
-        self.embedding = model.get_input_embeddings().weight.detach()
-        self.head = model.get_output_embeddings().weight.detach()
+        self.embedding = _weight(model.get_input_embeddings())
+        self.head = _weight(model.get_output_embeddings())
         self.info = TargetInfo(
             name=name,
             num_layers=model.config.num_hidden_layers,
@@ -226,3 +226,7 @@ def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
         if eos is not None:
             return tuple(eos) if isinstance(eos, list) else (int(eos),)
     return ()
+
+
+def _weight(module: Any) -> Tensor:
+    return module.weight.detach()

@@ -71,7 +71,7 @@ class TeacherForcedAcceptance:
             valid = offsets < counts[:, None]
             anchors = responses[:, None] + torch.where(valid, offsets, 0)
             laid_out = lay_out(batch, anchors, valid, self.block_size)
-            for row, column, marginals, labels in self._drafts(network, laid_out, valid):
+            for row, marginals, labels in self._drafts(network, laid_out, valid):
                 for method in self.methods:
                     tree = method.growth(marginals, method.budget)
                     kept[method.name][row].append(kept_tokens(tree, labels))
@@ -79,7 +79,8 @@ class TeacherForcedAcceptance:
 
     def _drafts(
         self, network: DFlashNetwork, batch: DFlashBatch, valid: Tensor
-    ) -> Sequence[tuple[int, int, Marginals, list[int]]]:
+    ) -> list[tuple[int, Marginals, list[int]]]:
+        """(conversation, marginals, true continuation) of each valid anchor, in order."""
         device = next(network.parameters()).device
         placed = batch.to(device)
         hidden = network.training_forward(placed.features, placed.tokens, placed.anchors, self.block_size)
@@ -90,10 +91,8 @@ class TeacherForcedAcceptance:
         tokens = torch.cat([t for t, _ in found]).cpu()
         log_probs = torch.cat([p for _, p in found]).cpu()
         labels = batch.labels[where[:, 0], where[:, 1]].tolist()
-        return [
-            (row, column, Marginals(tokens[i], log_probs[i]), labels[i])
-            for i, (row, column) in enumerate(where.tolist())
-        ]
+        rows = where[:, 0].tolist()
+        return [(row, Marginals(tokens[i], log_probs[i]), labels[i]) for i, row in enumerate(rows)]
 
 
 def _top_marginals(network: DFlashNetwork, hidden: Tensor, width: int) -> tuple[Tensor, Tensor]:

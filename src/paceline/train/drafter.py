@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from paceline.checkpoints.rope_keys import parse_rope
 from paceline.checkpoints.z_lab import load_dflash
 from paceline.errors import InputError
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.dflash_config import DFlashConfig
-from paceline.models.rope import RopeConfig
+from paceline.models.initialise import initialise_from_target
 from paceline.train.config import DrafterShape, TrainConfig
 from paceline.train.data import ConversationDataset, fold_seed
-from paceline.train.target_weights import TargetWeights
+from paceline.train.target_weights import FINAL_NORM, TargetWeights
 from paceline.train.vocabulary import choose_vocabulary, count_response_tokens
 
 
@@ -24,17 +24,16 @@ def build_drafter(
     config: TrainConfig, target: TargetWeights, training: ConversationDataset
 ) -> tuple[DFlashNetwork, Tensor]:
     """(network with the target's embedding and head attached, Int64[V] draft id of each target id or -1)."""
-    network = _earlier(config.start_from, config) if config.start_from else _fresh(config, target, training)
+    network = _earlier(config.start_from, config.shape) if config.start_from else _fresh(config, target, training)
     network.attach(target.embedding(), target.head())
     vocab_size = network.config.vocab_size
     return network.float().train(), network.target_to_draft(torch.arange(vocab_size))
 
 
-def draft_config(shape: DrafterShape, target: dict[str, Any], mask_token_id: int) -> DFlashConfig:
-    """The network's config, from the run's settings and the target's `config.json`."""
+def draft_config(shape: DrafterShape, target: dict[str, Any], mask_token_id: int, folder: Path) -> DFlashConfig:
+    """The network's config, from the run's settings and the target's `config.json` (`folder` is for errors)."""
     heads = shape.num_attention_heads or target["num_attention_heads"]
     kv_heads = shape.num_key_value_heads or target.get("num_key_value_heads", heads)
-    rope = target.get("rope_parameters") or target
     return DFlashConfig(
         hidden_size=target["hidden_size"],
         intermediate_size=shape.intermediate_size or target["intermediate_size"],
@@ -50,7 +49,7 @@ def draft_config(shape: DrafterShape, target: dict[str, Any], mask_token_id: int
         draft_vocab_size=shape.draft_vocab_size,
         rms_norm_eps=target.get("rms_norm_eps", 1e-6),
         max_position_embeddings=target.get("max_position_embeddings", 32768),
-        rope=RopeConfig(theta=float(rope.get("rope_theta", 10_000.0))),
+        rope=parse_rope(target, folder),
     )
 
 
@@ -67,30 +66,31 @@ def initialise(network: nn.Module, seed: int, num_layers: int) -> None:
             parameter.normal_(0.0, scale, generator=generator)
 
 
-def copy_layers(network: DFlashNetwork, target: TargetWeights, layers: tuple[int, ...]) -> None:
-    """Start draft layer i from the target's layer `layers[i]`, where the two have weights of the same name."""
-    for index, source in enumerate(layers):
-        for name, parameter in network.layers[index].named_parameters():
-            full = f"model.layers.{source}.{name}"
-            if full not in target:
-                continue
-            weight = target[full]
-            if weight.shape != parameter.shape:
-                raise InputError(
-                    f"init_layers copies {full} of shape {tuple(weight.shape)} into a draft layer of shape "
-                    f"{tuple(parameter.shape)}; leave heads and intermediate size at the target's, or init_layers empty"
-                )
-            with torch.no_grad():
-                parameter.copy_(weight)
+def layer_states(target: TargetWeights, layers: tuple[int, ...]) -> list[dict[str, Tensor]]:
+    """The weights of each of these target layers, in their names inside the layer."""
+    states = []
+    for layer in layers:
+        prefix = f"model.layers.{layer}."
+        state = {name.removeprefix(prefix): target[name] for name in target.names() if name.startswith(prefix)}
+        if not state:
+            raise InputError(
+                f"init_layers names the target's layer {layer}, of which its checkpoint has no weights "
+                f"(none begins with {prefix}); name layers from 0 to {target.config['num_hidden_layers'] - 1}"
+            )
+        states.append(state)
+    return states
 
 
 def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDataset) -> DFlashNetwork:
     vocab_size = target.config["vocab_size"]
     mask = config.shape.mask_token_id
-    settings = draft_config(config.shape, target.config, _unused_token(training, vocab_size) if mask is None else mask)
+    mask = _unused_token(training, vocab_size) if mask is None else mask
+    settings = draft_config(config.shape, target.config, mask, target.folder)
     network = DFlashNetwork(settings)
     initialise(network, config.seed, config.shape.num_layers)
-    copy_layers(network, target, config.shape.init_layers)
+    if config.shape.init_layers:
+        norm = target[FINAL_NORM] if FINAL_NORM in target else None
+        initialise_from_target(network, layer_states(target, config.shape.init_layers), norm)
     if settings.draft_vocab_size is not None:
         counts = count_response_tokens(training, vocab_size)
         vocabulary = choose_vocabulary(counts, settings.draft_vocab_size, end_tokens(target.config))
@@ -98,22 +98,25 @@ def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDat
     return network
 
 
-def _earlier(folder: Path, config: TrainConfig) -> DFlashNetwork:
+def _earlier(folder: Path, shape: DrafterShape) -> DFlashNetwork:
     network = load_dflash(folder)
-    shape = config.shape
-    wanted = replace(
-        network.config,
-        num_hidden_layers=shape.num_layers,
-        block_size=shape.block_size,
-        target_layer_ids=shape.target_layer_ids,
-        draft_vocab_size=shape.draft_vocab_size,
-    )
-    if network.config != wanted:
-        raise InputError(
-            f"the drafter in {folder} has {network.config.num_hidden_layers} layers, block size "
-            f"{network.config.block_size}, taps {network.config.target_layer_ids} and draft vocabulary "
-            f"{network.config.draft_vocab_size}; ask for the same to start from it"
-        )
+    asked = {
+        "num_hidden_layers": shape.num_layers,
+        "block_size": shape.block_size,
+        "target_layer_ids": shape.target_layer_ids,
+        "draft_vocab_size": shape.draft_vocab_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_attention_heads": shape.num_attention_heads,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "mask_token_id": shape.mask_token_id,
+    }
+    for name, value in asked.items():
+        found = getattr(network.config, name)
+        if value != found and (value is not None or name == "draft_vocab_size"):
+            raise InputError(
+                f"the drafter in {folder} has {name} = {found} but {value} was asked for; "
+                "ask for the same to start from it"
+            )
     return network
 
 

@@ -19,6 +19,8 @@ from paceline.errors import InputError
 from paceline.train.config import MAY_CHANGE, TrainConfig
 from paceline.train.data import ConversationDataset
 
+PROVENANCE = "provenance.json"
+
 
 class Journal:
     """Appends records to `train.log` and TensorBoard; a resumed run first drops what it will do again."""
@@ -51,17 +53,16 @@ class Journal:
         return [line for line in whole if line]
 
 
-def settle_settings(config: TrainConfig) -> list[str] | None:
-    """Record the settings of a new run, or check them against the run's own.
+def settle_settings(config: TrainConfig, num_processes: int) -> list[str] | None:
+    """The names of the shards that the run was started with; None for a new run.
 
-    Returns the shard names that the run was started with (None for a new run). Raises InputError where a
-    setting that shapes the run differs.
+    Raises InputError where a setting that shapes the run, or the number of processes, is no longer what it was.
     """
-    path = config.run / "provenance.json"
-    if not path.exists():
+    recorded = _recorded(config)
+    if recorded is None:
         return None
-    recorded = json.loads(path.read_text())
-    check_settings(config.run, as_plain(config), recorded["config"], MAY_CHANGE)
+    now = as_plain(config) | {"processes": num_processes}
+    check_settings(config.run, now, recorded["config"] | {"processes": recorded["processes"]}, MAY_CHANGE)
     return list(recorded["data"]["shards"])
 
 
@@ -76,15 +77,19 @@ def check_settings(folder: Path, now: dict[str, Any], before: dict[str, Any], ma
         )
 
 
-def write_provenance(config: TrainConfig, dataset: ConversationDataset) -> None:
-    """Who made this run from what; refuses shards that changed since the run began."""
-    path = config.run / "provenance.json"
-    digests = {shard.path.name: shard.digest() for shard in dataset.shards}
-    if path.exists():
-        recorded = json.loads(path.read_text())["data"]["shards"]
-        changed = sorted(name for name in recorded if recorded[name] != digests.get(name))
-        if changed:
-            raise InputError(f"shard {changed[0]} changed since {config.run} was started; use another run folder")
+def check_shards(config: TrainConfig, dataset: ConversationDataset) -> None:
+    """Refuse shards that changed since the run was started."""
+    recorded = _recorded(config)
+    if recorded is None:
+        return
+    for shard in dataset.shards:
+        if recorded["data"]["shards"][shard.path.name] != shard.digest():
+            raise InputError(f"{shard.path} changed since {config.run} was started; give another run folder")
+
+
+def write_provenance(config: TrainConfig, dataset: ConversationDataset, num_processes: int) -> None:
+    """Who made this run from what; a run that goes on keeps its own."""
+    if _recorded(config) is not None:
         return
     text = json.dumps(
         {
@@ -93,17 +98,23 @@ def write_provenance(config: TrainConfig, dataset: ConversationDataset) -> None:
             "versions": {name: _version(name) for name in ("paceline", "torch", "safetensors", "accelerate")},
             "python": platform.python_version(),
             "machine": platform.platform(),
+            "processes": num_processes,
             "config": as_plain(config),
             "data": {
                 "conversations": len(dataset),
                 "response_tokens": dataset.num_response_tokens(),
-                "shards": digests,
+                "shards": {shard.path.name: shard.digest() for shard in dataset.shards},
             },
         },
         indent=2,
     )
     config.run.mkdir(parents=True, exist_ok=True)
-    write_text(path, text + "\n")
+    write_text(config.run / PROVENANCE, text + "\n")
+
+
+def _recorded(config: TrainConfig) -> dict[str, Any] | None:
+    path = config.run / PROVENANCE
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def as_plain(config: Any) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class _ChunkedLoss(torch.autograd.Function):
             gradient = probabilities.mul_((weights[..., None] * mass.sum(-1, keepdim=True)) / normaliser)
             gradient.scatter_add_(-1, ids, -(weights[..., None] * mass))
             gradient = gradient.to(head.dtype)
-            torch.matmul(gradient, head, out=grad_hidden[rows])
+            grad_hidden[rows] = gradient @ head
             if grad_head is not None:
                 grad_head.addmm_(gradient.flatten(0, 1).T, h.flatten(0, 1))
             total_loss += (weights * entropy).sum()

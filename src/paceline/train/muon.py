@@ -33,24 +33,50 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    self._update(matrix, group)
+                    self._update(matrix, matrix.grad, group)
 
-    def _update(self, matrix: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[matrix]
         if not state:
             state["momentum"] = torch.zeros_like(matrix)
-        average = state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
-        direction = orthogonalise(torch.lerp(matrix.grad, average, group["momentum"]))
+        average = state["momentum"].lerp_(gradient, 1 - group["momentum"])
+        direction = orthogonalise(torch.lerp(gradient, average, group["momentum"]))
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
         matrix.add_(direction, alpha=-0.2 * max(matrix.shape) ** 0.5 * group["lr"])
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Float[r, c]: roughly U V^T of the matrix's singular value decomposition (singular values near 1)."""
-    a, b, c = _QUINTIC
+    """Float[r, c]: roughly U V^T of the matrix's singular value decomposition (singular values near 1).
+
+    Every iteration multiplies by a polynomial of the Gram matrix `X X^T`. Of a wide matrix only that small
+    square is iterated, and the wide factor is multiplied once, at the end.
+    """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide / wide.norm().clamp(min=1e-7)
-    for _ in range(_NUM_ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    x = _by_gram(x) if x.shape[1] >= 2 * x.shape[0] else _directly(x)
     return x if wide is matrix else x.T
+
+
+def _directly(x: Tensor) -> Tensor:
+    for _ in range(_NUM_ITERATIONS):
+        x = _factor(x @ x.T) @ x
+    return x
+
+
+def _by_gram(x: Tensor) -> Tensor:
+    """The same: with P the factor of an iteration, X <- P X makes the Gram matrix P G P; all of them commute."""
+    gram = x @ x.T
+    product = factor = _factor(gram)
+    for _ in range(_NUM_ITERATIONS - 1):
+        gram = factor @ factor @ gram
+        factor = _factor(gram)
+        product = factor @ product
+    return product @ x
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """`a I + b G + c G^2`."""
+    a, b, c = _QUINTIC
+    factor = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+    factor.diagonal().add_(a)
+    return factor

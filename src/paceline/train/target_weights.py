@@ -9,10 +9,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from paceline.checkpoints.files import read_config
 from paceline.errors import CheckpointError
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+FINAL_NORM = "model.norm.weight"
 
 
 class TargetWeights:
@@ -27,6 +29,10 @@ class TargetWeights:
         else:
             with self._open("model.safetensors") as file:
                 self._files = dict.fromkeys(file.keys(), "model.safetensors")
+
+    def names(self) -> list[str]:
+        """All weights of the checkpoint."""
+        return list(self._files)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -57,14 +63,3 @@ class TargetWeights:
                 f"the target's weights {self.folder / name} cannot be read ({error}); "
                 "give the folder of a Hugging Face checkpoint in safetensors form"
             ) from error
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The target's `config.json`."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(
-            f"{folder} holds no readable config.json ({error}); give the folder of a Hugging Face checkpoint"
-        ) from error
-    return config

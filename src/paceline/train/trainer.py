@@ -24,7 +24,7 @@ from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, o
 from paceline.train.display import Display
 from paceline.train.drafter import build_drafter
 from paceline.train.ema import WeightAverage
-from paceline.train.journal import Journal, settle_settings, write_provenance
+from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
 from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
@@ -42,8 +42,9 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    dataset = open_dataset(config.data, settle_settings(config))
-    write_provenance(config, dataset)
+    accelerator = Accelerator(mixed_precision=config.precision)
+    dataset = open_dataset(config.data, settle_settings(config, accelerator.num_processes))
+    check_shards(config, dataset)
     training, held_out = split_by_hash(dataset, config.held_out)
     network, draft_ids = build_drafter(config, TargetWeights(config.target or embedded_target()), training)
     taps = config.shape.target_layer_ids
@@ -52,9 +53,12 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
             f"the shards' features have {dataset.num_features} columns but {len(taps)} tapped layers make "
             f"{len(taps) * network.config.target_hidden_size}; name the layers that the shards were recorded with"
         )
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        write_provenance(config, dataset, accelerator.num_processes)
     if measure is None:
         measure = default_probe(config, held_out)
-    return _Run(config, network, draft_ids, training, measure).to_the_end()
+    return _Run(config, accelerator, network, draft_ids, training, measure).to_the_end()
 
 
 def default_probe(config: TrainConfig, held_out: ConversationDataset) -> TeacherForcedAcceptance:
@@ -86,14 +90,15 @@ class _Run:
     def __init__(
         self,
         config: TrainConfig,
+        accelerator: Accelerator,
         network: DFlashNetwork,
         draft_ids: torch.Tensor,
         training: ConversationDataset,
         measure: HeldOutAcceptance,
     ) -> None:
         self.config, self.network, self.training, self.measure = config, network, training, measure
-        self.accelerator = Accelerator(mixed_precision=config.precision)
-        network.to(self.accelerator.device)
+        self.accelerator = accelerator
+        network.to(accelerator.device)
         objective = DFlashObjective(
             network, draft_ids, position_weights(config.loss), config.loss.soft, config.chunk_blocks
         )
@@ -187,13 +192,13 @@ class _Run:
         display.advance(self.progress.step, values)
 
     def _probe(self, journal: Journal, display: Display) -> None:
-        """Measure the held-out acceptance, and export the drafter when it is the best so far."""
+        """Measure the held-out acceptance, and export the drafter when the last method's is the best so far."""
         acceptance = self._measure()
         journal.record(self.progress.step, {f"acceptance_{name}": value for name, value in acceptance.items()})
         display.show_acceptance(self.progress.step, acceptance)
-        first = next(reversed(acceptance.values()))
-        if first > self.progress.best_acceptance:
-            self.progress.best_acceptance = first
+        decisive = list(acceptance.values())[-1]
+        if decisive > self.progress.best_acceptance:
+            self.progress.best_acceptance = decisive
             self._export(acceptance)
         self.probed = time.monotonic()
 
@@ -230,8 +235,12 @@ class _Run:
         return self.minutes_before + (time.monotonic() - self.started) / 60
 
     def _out_of_time(self) -> bool:
-        limit = self.config.max_minutes
-        return limit is not None and time.monotonic() - self.started > 60 * limit
+        """Whether any process has passed the time limit: all stop after the same step."""
+        if self.config.max_minutes is None:
+            return False
+        if time.monotonic() - self.started > 60 * self.config.max_minutes:
+            self.accelerator.set_trigger()
+        return self.accelerator.check_trigger()
 
     @property
     def _states(self) -> Path:

@@ -1,0 +1,132 @@
+"""The bench on a tiny model: what it measures, compares and writes."""
+
+import json
+
+import pytest
+from tiny_models import RandomTreeDrafter, tiny_model, tiny_target
+
+from paceline.bench.methods import Answer, EngineMethod, HuggingFaceMethod, Method
+from paceline.bench.near_ties import find_divergence
+from paceline.bench.output import write_json
+from paceline.bench.run import Measurement, measure
+from paceline.bench.summary import per_prompt, prompt_key, summarise
+from paceline.bench.table import results_table
+from paceline.bench.trace import Round, TracedDrafter
+from paceline.decode import Parts
+from paceline.engine import Engine
+from paceline.errors import InputError
+from paceline.plain import plain_decode
+from paceline.policies.fixed import FixedPolicy
+from paceline.prompts import Prompt
+from paceline.target.hugging_face import HuggingFaceTarget
+from paceline.types import GenerationSettings
+
+PROMPTS = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(3)]
+SETTINGS = GenerationSettings(max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    model = tiny_model("llama")
+    target = HuggingFaceTarget(model, "tiny")
+    methods = [
+        EngineMethod("plain", Engine(Parts(target)), {}),
+        EngineMethod("random", Engine(Parts(target, RandomTreeDrafter(40), FixedPolicy(5, 12))), {}),
+        HuggingFaceMethod(model, 0.0),
+    ]
+    reports = []
+    done = measure(methods, PROMPTS, SETTINGS, 2, reports.append)
+    assert reports == done
+    return methods, done
+
+
+def test_every_method_gives_the_same_text_as_hugging_face(measured):
+    _, done = measured
+    texts = {(x.method, x.prompt.id): x.answer.tokens for x in done}
+    for prompt, _ in PROMPTS:
+        assert texts["plain", prompt.id] == texts["random", prompt.id] == texts["hf", prompt.id]
+
+
+def test_rows_hold_what_the_json_promises(measured):
+    methods, done = measured
+    rows = summarise(methods, done, {})
+    assert [row["method"] for row in rows] == ["plain", "random", "hf"]
+    plain, drafted, hf = rows
+    assert (plain["speedup"], plain["speedup_low"], plain["speedup_high"]) == (1.0, 1.0, 1.0)
+    assert plain["acceptance_length"] == 1.0 and plain["nodes_per_round"] == 0.0
+    assert drafted["acceptance_length"] > 1.0 and drafted["same_text"] == 3
+    assert hf["acceptance_length"] is None
+    assert plain["tokens"] == sum(len(x.answer.tokens) for x in done if x.method == "plain") == 24
+    assert set(drafted["stage_ms"]) >= {"verify", "accept", "commit"}
+    assert 0.0 < drafted["overhead"] < 1.0
+    assert len(per_prompt(done)) == 9
+    results_table(rows, {"dtype": "float64"})
+
+
+def test_the_order_of_methods_rotates_and_repeats_are_interleaved():
+    calls = []
+
+    class Fake(Method):
+        settings = {}
+
+        def __init__(self, name):
+            self.name = name
+
+        def answer(self, prompt, settings):
+            calls.append((self.name, prompt[0]))
+            return Answer((1, 2), float(len(calls)), None)
+
+    done = measure([Fake("a"), Fake("b")], PROMPTS[:2], SETTINGS, 2, lambda _: None)
+    assert calls[2:] == [("a", 1), ("b", 1)] * 2 + [("b", 2), ("a", 2)] * 2
+    assert [x.seconds for x in done] == [4.0, 5.0, 9.0, 8.0]
+
+
+def test_a_divergence_is_found_with_the_gap_of_the_plain_targets_logits():
+    target = tiny_target("llama")
+    plain = plain_decode(target, [1, 2, 3], SETTINGS)
+    assert find_divergence(target, [1, 2, 3], plain, plain) is None
+    other = [*plain[:4], (plain[4] + 1) % 40, *plain[5:]]
+    divergence = find_divergence(target, [1, 2, 3], plain, other)
+    assert divergence.position == 4
+    assert divergence.gap > 0 and not divergence.is_near_tie
+
+
+def test_divergences_are_counted_in_the_row(measured):
+    methods, done = measured
+    target = tiny_target("llama")
+    x = next(x for x in done if x.method == "random")
+    wrong = find_divergence(target, [1, 2, 3], [1, 2], [1, 3])
+    row = summarise(methods, done, {prompt_key(x): wrong})[1]
+    assert (row["same_text"], row["near_ties"]) == (2, 0)
+    assert row["largest_gap"] == wrong.gap
+
+
+def test_hugging_face_refuses_a_temperature():
+    with pytest.raises(InputError, match="leave hf out"):
+        HuggingFaceMethod(None, 0.5)
+
+
+def test_a_result_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "out.json"
+    write_json(path, {"rows": [1]})
+    with pytest.raises(TypeError):
+        write_json(path, {"rows": object()})
+    assert json.loads(path.read_text()) == {"rows": [1]}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_traced_accepted_path_is_the_one_that_was_emitted():
+    target = tiny_target("llama")
+    traced = TracedDrafter(RandomTreeDrafter(40))
+    engine = Engine(Parts(target, traced, FixedPolicy(5, 12)))
+    request = engine.submit([1, 2, 3], GenerationSettings(max_tokens=40))
+    engine.run()
+    tokens = [*request.prompt, *request.tokens]
+    accepted = [len(r.accepted(tokens)) for r in traced.rounds]
+    assert sum(accepted) == request.statistics.accepted > 0
+    assert all(isinstance(r, Round) for r in traced.rounds)
+
+
+def test_seconds_per_token_is_what_speedups_are_made_of():
+    measurement = Measurement("a", PROMPTS[0][0], 3, Answer((1, 2, 3, 4), 9.0, None), 2.0)
+    assert measurement.seconds_per_token == 0.5

@@ -1,0 +1,107 @@
+"""The DFlash drafter in the loop: its caches, its batches, and the text."""
+
+import pytest
+import torch
+from tiny_dflash import tiny_network
+from tiny_models import tiny_target
+
+from paceline.decode import Parts
+from paceline.drafters.base import DraftRequest
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.engine import Engine
+from paceline.metrics import StageClock
+from paceline.plain import plain_decode
+from paceline.policies.fixed import FixedPolicy
+from paceline.tree import GROWTHS
+from paceline.types import GenerationSettings
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target("llama", vocab_size=50, num_hidden_layers=4)
+
+
+def new_drafter(target, growth="best_first", **changes):
+    network = tiny_network(**changes).double()
+    network.attach(target.embedding, target.head)
+    return DFlashDrafter(network.double(), GROWTHS[growth])
+
+
+def features_of(target, drafter, tokens):
+    return target.prefill(target.new_cache(1, 64), 0, tokens, drafter.feature_layers).features
+
+
+def draft_alone(target, drafter, tokens, request):
+    """The tree when all features come at once."""
+    state = drafter.new_state(1, 64, torch.device("cpu"))
+    drafter.observe(state, 0, features_of(target, drafter, tokens[:-1]), [len(tokens) - 1])
+    return drafter.draft(state, [request], StageClock())[0]
+
+
+def same(a, b):
+    return a.tokens.tolist() == b.tokens.tolist() and a.parents.tolist() == b.parents.tolist()
+
+
+def test_features_that_come_in_pieces_give_the_same_tree_as_at_once(target):
+    drafter = new_drafter(target)
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6]
+    request = DraftRequest(tokens, 4, 9, 20)
+    features = features_of(target, drafter, tokens[:-1])
+    state = drafter.new_state(1, 64, torch.device("cpu"))
+    drafter.observe(state, 0, features[:, :4], [4])
+    padded = torch.cat([features[:, 4:], torch.randn_like(features[:, :2])], 1)
+    drafter.observe(state, 0, padded, [3])
+    assert same(drafter.draft(state, [request], StageClock())[0], draft_alone(target, drafter, tokens, request))
+
+
+def test_rows_of_a_batch_with_different_lengths_and_sizes_draft_as_they_would_alone(target):
+    drafter = new_drafter(target)
+    texts = [[3, 1, 4, 1, 5, 9, 2], [7, 7], [8, 2, 8, 1]]
+    requests = [
+        DraftRequest(text, block, budget, 20)
+        for text, block, budget in zip(texts, (4, 6, 4), (9, 5, 0), strict=True)
+    ]
+    state = drafter.new_state(3, 64, torch.device("cpu"))
+    for row, text in enumerate(texts):
+        drafter.observe(state, row, features_of(target, drafter, text[:-1]), [len(text) - 1])
+    trees = drafter.draft(state, requests, StageClock())
+    for row in (0, 1):
+        assert same(trees[row], draft_alone(target, drafter, texts[row], requests[row]))
+    assert trees[2].num_nodes == 0
+
+
+def test_the_chain_is_the_argmax_of_every_position_and_follows_the_block_size(target):
+    drafter = new_drafter(target, "chain")
+    for block_size in (2, 4, 7):
+        tree = draft_alone(target, drafter, [1, 2, 3], DraftRequest([1, 2, 3], block_size, 20, 20))
+        assert tree.num_nodes == block_size - 1
+        assert tree.parents.tolist() == list(range(block_size - 1))
+
+
+def test_no_node_is_deeper_than_what_is_still_wanted(target):
+    drafter = new_drafter(target, "chain")
+    tree = draft_alone(target, drafter, [1, 2, 3], DraftRequest([1, 2, 3], 6, 30, 2))
+    assert tree.depths().tolist() == [1, 2]
+
+
+def test_beyond_the_drafters_context_it_drafts_nothing_and_decoding_goes_on(target):
+    drafter = new_drafter(target, max_position_embeddings=8)
+    parts = Parts(target, drafter, FixedPolicy(4, 6))
+    engine = Engine(parts)
+    settings = GenerationSettings(max_tokens=12)
+    request = engine.submit([1, 2, 3], settings)
+    engine.run()
+    assert request.tokens == plain_decode(target, [1, 2, 3], settings)
+    assert 0 < request.statistics.drafted < 5 * 6
+
+
+@pytest.mark.parametrize("growth", sorted(GROWTHS))
+def test_text_equals_plain_decoding_for_every_growth_in_a_changing_batch(target, growth):
+    parts = Parts(target, new_drafter(target, growth, draft_vocab_size=40), FixedPolicy(4, 7))
+    engine = Engine(parts, max_batch=3)
+    requests = [engine.submit([1 + i, 2], GenerationSettings(max_tokens=6 + i, draft=i != 2)) for i in range(6)]
+    engine.run()
+    for request in requests:
+        assert request.tokens == plain_decode(target, request.prompt, request.settings)
+    assert requests[2].statistics.drafted == 0
+    assert all(r.statistics.drafted for r in requests if r is not requests[2])
