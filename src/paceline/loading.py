@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from paceline.checkpoints.z_lab import check_fits, load_dflash
+from paceline.checkpoints.z_lab import check_fits, load_dflash, read_metadata
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
@@ -108,6 +111,8 @@ def load(
     if drafter is None:
         drafter = str(embedded_drafter()) if target is None else PROMPT_LOOKUP
     part = load_drafter(drafter, loaded, tree, tree_budget)
+    if isinstance(part, DFlashDrafter):
+        _warn_of_another_template(drafter, tokenizer)
     return Model(make_parts(loaded, part, block_size, tree_budget), tokenizer, is_embedded=target is None)
 
 
@@ -184,13 +189,42 @@ def load_drafter(name: str, target: Target, tree: str = "best_first", tree_budge
         return None
     if name == PROMPT_LOOKUP:
         return PromptLookupDrafter()
-    network = load_dflash(Path(name))
+    network = load_dflash(_drafter_path(name))
     info = target.info
     check_fits(network.config, info.hidden_size, info.vocab_size, info.num_layers, info.name)
     network.attach(target.embedding, target.head)
     network.to(device=info.device, dtype=info.dtype).requires_grad_(False)
     prepare_for_device(network)
     return DFlashDrafter(network, GROWTHS[tree], tree_budget)
+
+
+def template_digest(template: str | None) -> str:
+    """What identifies a chat template in checkpoints and reports."""
+    return hashlib.sha256((template or "").encode()).hexdigest()[:16]
+
+
+def _warn_of_another_template(drafter: str, tokenizer: Any) -> None:
+    """A drafter accepts far less under another chat template than the one it was trained on."""
+    recorded = read_metadata(_drafter_path(drafter)).get("chat_template_sha256")
+    if recorded is not None and recorded != template_digest(tokenizer.chat_template):
+        warnings.warn(
+            f"the drafter {drafter!r} was trained with another chat template than this tokenizer's; "
+            "the text stays right, but expect fewer accepted tokens.",
+            stacklevel=3,
+        )
+
+
+def _drafter_path(name: str) -> Path:
+    """A folder as it is; a name like `organisation/model` is fetched from the hub once."""
+    path = Path(name).expanduser()
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        return path
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except Exception as error:  # the hub client raises many kinds for an unknown name or no network
+        raise CheckpointError(
+            f"the drafter {name!r} is no folder here and cannot be fetched from the hub: {_first_line(error)}"
+        ) from error
 
 
 def _target_path(name: str | None) -> str:

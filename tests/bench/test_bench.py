@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from tiny_models import RandomTreeDrafter, tiny_model, tiny_target
 
 from paceline.bench.methods import Answer, EngineMethod, HuggingFaceMethod, Method
 from paceline.bench.near_ties import find_divergence
@@ -20,6 +19,7 @@ from paceline.policies.fixed import FixedPolicy
 from paceline.prompts import Prompt
 from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.types import GenerationSettings
+from tiny_models import RandomTreeDrafter, tiny_model, tiny_target
 
 PROMPTS = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(3)]
 SETTINGS = GenerationSettings(max_tokens=8)
@@ -67,10 +67,9 @@ def test_the_order_of_methods_rotates_and_repeats_are_interleaved():
     calls = []
 
     class Fake(Method):
-        settings = {}
-
         def __init__(self, name):
             self.name = name
+            self.settings = {}
 
         def answer(self, prompt, settings):
             calls.append((self.name, prompt[0]))

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tiny_dflash import tiny_network
-from tiny_models import tiny_target
 
 from paceline.decode import Parts
 from paceline.drafters.base import DraftRequest
@@ -14,6 +12,8 @@ from paceline.plain import plain_decode
 from paceline.policies.fixed import FixedPolicy
 from paceline.tree import GROWTHS
 from paceline.types import GenerationSettings
+from tiny_dflash import tiny_network
+from tiny_models import tiny_target
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,7 @@ def test_rows_of_a_batch_with_different_lengths_and_sizes_draft_as_they_would_al
     drafter = new_drafter(target)
     texts = [[3, 1, 4, 1, 5, 9, 2], [7, 7], [8, 2, 8, 1]]
     requests = [
-        DraftRequest(text, block, budget, 20)
-        for text, block, budget in zip(texts, (4, 6, 4), (9, 5, 0), strict=True)
+        DraftRequest(text, block, budget, 20) for text, block, budget in zip(texts, (4, 6, 4), (9, 5, 0), strict=True)
     ]
     state = drafter.new_state(3, 64, torch.device("cpu"))
     for row, text in enumerate(texts):

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from tiny_models import tiny_model
 from torch import nn
 
 from paceline.kernels import prepare_for_device
 from paceline.kernels.packed_linear import PackedLinear, is_supported
+from tiny_models import tiny_model
 
 DTYPES = [d for d in (torch.float32, torch.bfloat16) if is_supported(d)]
 

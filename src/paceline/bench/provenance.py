@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 
+from paceline.loading import template_digest
 from paceline.target.base import TargetInfo
 
 
@@ -25,7 +25,7 @@ def provenance(info: TargetInfo, tokenizer: Any, command: list[str]) -> dict[str
         "cores": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "chat_template_sha256": hashlib.sha256(template.encode()).hexdigest()[:16],
+        "chat_template_sha256": template_digest(template),
         "thinking_mode": "thinking" if "enable_thinking" in template else "none in the template",
         "python": platform.python_version(),
         "torch": torch.__version__,

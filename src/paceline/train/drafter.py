@@ -89,8 +89,8 @@ def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDat
     network = DFlashNetwork(settings)
     initialise(network, config.seed, config.shape.num_layers)
     if config.shape.init_layers:
-        norm = target[FINAL_NORM] if FINAL_NORM in target else None
-        initialise_from_target(network, layer_states(target, config.shape.init_layers), norm)
+        states = layer_states(target, config.shape.init_layers)
+        initialise_from_target(network, states, target.get(FINAL_NORM))
     if settings.draft_vocab_size is not None:
         counts = count_response_tokens(training, vocab_size)
         vocabulary = choose_vocabulary(counts, settings.draft_vocab_size, end_tokens(target.config))

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from paceline.errors import InputError
+from paceline.errors import CheckpointError, InputError
 from paceline.train.config import MAY_CHANGE, TrainConfig
 from paceline.train.data import ConversationDataset
 
@@ -114,7 +114,13 @@ def write_provenance(config: TrainConfig, dataset: ConversationDataset, num_proc
 
 def _recorded(config: TrainConfig) -> dict[str, Any] | None:
     path = config.run / PROVENANCE
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        recorded: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not readable JSON ({error}); give another run folder") from error
+    return recorded
 
 
 def as_plain(config: Any) -> dict[str, Any]:

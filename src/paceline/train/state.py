@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Progress]:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
             return {name: file.get_tensor(name).clone() for name in file.keys()}, progress  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"training checkpoint {path} cannot be read ({error}); delete it to go on from the one before"
         ) from error

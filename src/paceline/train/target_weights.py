@@ -34,8 +34,9 @@ class TargetWeights:
         """All weights of the checkpoint."""
         return list(self._files)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
+    def get(self, name: str) -> Tensor | None:
+        """The weight, or None where the checkpoint has none of that name."""
+        return self[name] if name in self._files else None
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._files:
@@ -53,7 +54,8 @@ class TargetWeights:
 
     def head(self) -> Tensor:
         """Float[V, H]: the embedding itself where the target ties the two."""
-        return self[HEAD].float() if HEAD in self else self.embedding()
+        head = self.get(HEAD)
+        return self.embedding() if head is None else head.float()
 
     def _open(self, name: str) -> Any:
         try:

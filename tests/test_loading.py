@@ -1,0 +1,124 @@
+"""What a user may hand to `load`, and the sentence that comes back when it cannot be used."""
+
+import json
+import warnings
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from paceline.checkpoints.z_lab import save_dflash
+from paceline.errors import CheckpointError, InputError
+from paceline.loading import load, template_digest
+from paceline.types import GenerationSettings
+from tiny_dflash import tiny_network
+from tiny_models import tiny_model
+
+TEMPLATE = "{% for m in messages %}user {{ m['content'] }} answer{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny target on disk: 50 words, 4 layers."""
+    path = tmp_path_factory.mktemp("target")
+    tiny_model("llama", vocab_size=50, num_hidden_layers=4).float().save_pretrained(path)
+    words = {word: i for i, word in enumerate(["<unk>", "user", "answer", *(f"w{i}" for i in range(47))])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory):
+    path = tmp_path_factory.mktemp("drafters") / "dflash"
+    save_dflash(tiny_network(), path)
+    return path
+
+
+def test_a_target_without_a_drafter_uses_prompt_lookup(folder):
+    assert load(str(folder)).drafter.name == "prompt_lookup"
+    assert load(str(folder), "none").drafter is None
+
+
+def test_text_is_the_same_with_every_drafter_and_streams(folder, drafter):
+    settings = GenerationSettings(max_tokens=10)
+    models = [load(str(folder), name) for name in ("none", "prompt_lookup", str(drafter))]
+    models.append(load(str(folder), str(drafter), tree="chain", block_size=3, tree_budget=2))
+    answers = [model.generate("w1 w2 w3", settings) for model in models]
+    assert len({a.tokens for a in answers}) == 1
+    pieces = list(models[2].stream("w1 w2 w3", settings))
+    assert "".join(p.text for p in pieces) == answers[0].text
+
+
+def test_prompts_go_through_the_chat_template_unless_raw(folder):
+    model = load(str(folder), "none")
+    assert model.encode("w0") == [1, 3, 2]
+    assert model.encode([{"role": "user", "content": "w1"}]) == [1, 4, 2]
+    assert model.encode("w0", raw=True) == [3]
+    with pytest.raises(InputError, match="raw prompts are plain text"):
+        model.encode([{"role": "user", "content": "w1"}], raw=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "./nowhere"}, "has no config.json"),
+        ({"drafter": "./nowhere"}, "nowhere"),
+        ({"drafter": "dflash"}, "dflash"),
+        ({"tree": "oak"}, "must be one of chain, top_k, best_first"),
+        ({"tree_budget": 0}, "tree_budget is 0"),
+        ({"block_size": 1}, "block_size is 1"),
+        ({"dtype": "int3"}, "must be one of float32, bfloat16, float16"),
+        ({"device": "abacus"}, "device 'abacus' cannot be used"),
+        ({"threads": 0}, "threads is 0"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_sentence(folder, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        load(**{"target": str(folder), **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_corrupt_target_is_refused_in_one_sentence(folder, tmp_path):
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(b"\x00" * 100)
+    with pytest.raises(CheckpointError, match="cannot be loaded") as caught:
+        load(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_drafter_of_another_target_is_refused(folder, tmp_path):
+    save_dflash(tiny_network(vocab_size=60), tmp_path / "other")
+    with pytest.raises(CheckpointError, match="60"):
+        load(str(folder), str(tmp_path / "other"))
+
+
+def test_an_encoder_decoder_target_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
+    with pytest.raises(InputError, match="encoder-decoder"):
+        load(str(tmp_path))
+
+
+def test_a_drafter_trained_with_another_chat_template_warns_and_works(folder, tmp_path):
+    for name, template in (("same", TEMPLATE), ("other", TEMPLATE + "!")):
+        save_dflash(tiny_network(), tmp_path / name, extra={"chat_template_sha256": template_digest(template)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(str(folder), str(tmp_path / "same"))
+    with pytest.warns(UserWarning, match="another chat template"):
+        load(str(folder), str(tmp_path / "other"))
+
+
+def test_threads_are_set_when_asked_for(folder):
+    before = torch.get_num_threads()
+    try:
+        load(str(folder), "none", threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
