@@ -1,0 +1,82 @@
+"""The embedded model and its drafter, for real: token-exact against Hugging Face, and the demo as a user runs it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.cli import main
+from paceline.decode import Parts
+from paceline.embedded import embedded_drafter
+from paceline.engine import Engine
+from paceline.loading import load_drafter, load_hugging_face, load_target, load_tokenizer, make_parts
+from paceline.prompts import Prompt, read_prompts
+from paceline.types import GenerationSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+#: Benchmark prompts that lie beside the project on some machines; our own are used where they do not.
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "prompts"
+SETS = ("mt_bench", "gsm8k", "humaneval", "alpaca", "nq")
+NUM_TOKENS = 24
+
+
+def _prompts() -> list[Prompt]:
+    files = tuple(SHARED / f"{name}.jsonl" for name in SETS)
+    return read_prompts(files, limit=8) if all(f.is_file() for f in files) else read_prompts(())
+
+
+@pytest.fixture(scope="module")
+def target():
+    return load_target()
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """(prompt tokens, Hugging Face's greedy continuation) of every prompt."""
+    model, tokenizer = load_hugging_face(None, None, None), load_tokenizer(None)
+    texts = []
+    for prompt in _prompts():
+        messages = [{"role": "user", "content": prompt.text}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        with torch.inference_mode():
+            output = model.generate(
+                torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=NUM_TOKENS, do_sample=False
+            )
+        texts.append((list(ids), output[0, len(ids) :].tolist()))
+    return texts
+
+
+def _drafted(target, tree: str) -> Parts:
+    return make_parts(target, load_drafter(str(embedded_drafter()), target, tree))
+
+
+@pytest.mark.parametrize("tree", ["chain", "best_first"])
+def test_greedy_text_equals_hugging_face_generate_alone(target, expected, tree):
+    engine = Engine(_drafted(target, tree), max_batch=1)
+    accepted = 0
+    for prompt, tokens in expected:
+        request = engine.submit(prompt, GenerationSettings(max_tokens=NUM_TOKENS))
+        engine.run()
+        assert request.tokens == tokens
+        accepted += request.statistics.accepted
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("tree", ["chain", "best_first"])
+def test_greedy_text_equals_hugging_face_generate_in_a_batch_that_changes(target, expected, tree):
+    engine = Engine(_drafted(target, tree), max_batch=8)
+    requests = [
+        engine.submit(prompt, GenerationSettings(max_tokens=NUM_TOKENS - 2 * (i % 8)))
+        for i, (prompt, _) in enumerate(expected)
+    ]
+    engine.run()
+    for request, (_, tokens) in zip(requests, expected, strict=True):
+        assert request.tokens == tokens[: request.settings.max_tokens]
+
+
+def test_the_demo_shows_equal_texts_and_a_tree(capsys):
+    assert main(["demo", "--max-tokens", "16"]) == 0
+    shown = capsys.readouterr().out
+    assert "All 16 texts are the same as plain decoding's" in shown
+    assert "One round:" in shown and "✓" in shown
