@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -17,6 +18,7 @@ from accelerate import Accelerator
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.embedded import embedded_target
 from paceline.errors import InputError
+from paceline.loading import load_tokenizer, template_digest
 from paceline.models.dflash import DFlashNetwork
 from paceline.train.acceptance_probe import DraftingMethod, HeldOutAcceptance, TeacherForcedAcceptance
 from paceline.train.config import LossConfig, TrainConfig
@@ -59,6 +61,20 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
     if measure is None:
         measure = default_probe(config, held_out)
     return _Run(config, accelerator, network, draft_ids, training, measure).to_the_end()
+
+
+def describe_training(config: TrainConfig, training: ConversationDataset) -> dict[str, Any]:
+    """What is kept in the checkpoint about its making, next to the step and the acceptance."""
+    described: dict[str, Any] = {
+        "conversations": len(training),
+        "response_tokens": training.num_response_tokens(),
+        "steps": config.steps,
+        "acceptance_convention": "tokens per round, bonus included, held-out recorded responses",
+    }
+    target = config.target or embedded_target()
+    if (target / "tokenizer_config.json").exists():
+        described["chat_template_sha256"] = template_digest(load_tokenizer(str(target)).chat_template)
+    return described
 
 
 def default_probe(config: TrainConfig, held_out: ConversationDataset) -> TeacherForcedAcceptance:
@@ -213,13 +229,8 @@ class _Run:
             self.network.train()
 
     def _export(self, acceptance: Mapping[str, float]) -> None:
-        extra = {
-            "paceline": {
-                "step": self.progress.step,
-                "held_out_acceptance_length": dict(acceptance),
-                "convention": "tokens per round, bonus included",
-            }
-        }
+        measured = {"step": self.progress.step, "held_out_acceptance_length": dict(acceptance)}
+        extra = describe_training(self.config, self.training) | measured
         if self.config.average == 0:
             save_dflash(self.network, self._drafter, extra)
             return
