@@ -13,7 +13,6 @@ from paceline.bench.table import results_table
 from paceline.bench.trace import Round, TracedDrafter
 from paceline.decode import Parts
 from paceline.engine import Engine
-from paceline.errors import InputError
 from paceline.plain import plain_decode
 from paceline.policies.fixed import FixedPolicy
 from paceline.prompts import Prompt
@@ -32,7 +31,7 @@ def measured():
     methods = [
         EngineMethod("plain", Engine(Parts(target)), {}),
         EngineMethod("random", Engine(Parts(target, RandomTreeDrafter(40), FixedPolicy(5, 12))), {}),
-        HuggingFaceMethod(model, 0.0),
+        HuggingFaceMethod(model),
     ]
     reports = []
     done = measure(methods, PROMPTS, SETTINGS, 2, reports.append)
@@ -98,11 +97,6 @@ def test_divergences_are_counted_in_the_row(measured):
     row = summarise(methods, done, {prompt_key(x): wrong})[1]
     assert (row["same_text"], row["near_ties"]) == (2, 0)
     assert row["largest_gap"] == wrong.gap
-
-
-def test_hugging_face_refuses_a_temperature():
-    with pytest.raises(InputError, match="leave hf out"):
-        HuggingFaceMethod(None, 0.5)
 
 
 def test_a_result_file_is_written_whole_or_not_at_all(tmp_path):

@@ -53,17 +53,11 @@ class EngineMethod(Method):
 
 
 class HuggingFaceMethod(Method):
-    """`generate` of the unchanged Hugging Face model: the outside reference.
-
-    Raises:
-        InputError: sampling at a temperature, whose random numbers are not ours to compare.
-    """
+    """Greedy `generate` of the unchanged Hugging Face model: the outside reference."""
 
     name = "hf"
 
-    def __init__(self, model: Any, temperature: float):
-        if temperature > 0.0:
-            raise InputError(f"method hf compares greedy text, but the temperature is {temperature}; leave hf out.")
+    def __init__(self, model: Any):
         self.model = model
         self.settings = {"implementation": "transformers generate"}
 
@@ -86,7 +80,6 @@ def build_methods(
     model: Model,
     drafter: str | None,
     hugging_face: Any,
-    temperature: float,
     tree_budget: int | None,
     block_size: int | None,
 ) -> list[Method]:
@@ -96,7 +89,7 @@ def build_methods(
         InputError: a method that needs a drafter where none was given.
     """
     return [
-        HuggingFaceMethod(hugging_face, temperature)
+        HuggingFaceMethod(hugging_face)
         if name == "hf"
         else _engine_method(name, model, drafter, tree_budget, block_size)
         for name in dict.fromkeys(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -62,11 +62,13 @@ def run(args: Arguments) -> None:
     """Measure, print the table, write the JSON file."""
     console = Console(highlight=False)
     prompts = read_prompts(args.prompts, args.limit)
-    settings = GenerationSettings(max_tokens=args.max_tokens, temperature=args.temperature)
+    settings = _settings_of_requests(args)
     _check_output(args.json)
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
-    from paceline.bench.near_ties import find_divergence
+    if "hf" in args.methods and args.temperature > 0.0:
+        raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
+    from paceline.bench.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.bench.provenance import provenance
     from paceline.bench.run import measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
@@ -88,6 +90,7 @@ def run(args: Arguments) -> None:
     facts = provenance(model.target.info, model.tokenizer, sys.argv)
     facts |= {"prompts": len(prompts), "temperature": args.temperature, "max_tokens": args.max_tokens}
     facts |= {"batch": 1, "repeats": args.repeats, "warm-up": "one answer per method"}
+    facts["near-tie"] = f"a gap of at most {MAX_GAP_ULPS} units in the last place of the best logit"
     console.print(results_table(rows, facts))
     if args.json is not None:
         result = {"provenance": facts, "settings": _settings(args), "rows": rows, "per_prompt": per_prompt(done)}
@@ -101,9 +104,18 @@ def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
     options = ModelOptions(target=args.target, drafter="none", dtype=args.dtype, threads=args.threads)
     model = load_model(options, console)
     hugging_face = load_hugging_face(args.target, args.dtype, None) if "hf" in args.methods else None
-    return model, build_methods(
-        args.methods, model, args.drafter, hugging_face, args.temperature, args.tree_budget, args.block_size
+    return model, build_methods(args.methods, model, args.drafter, hugging_face, args.tree_budget, args.block_size)
+
+
+def _settings_of_requests(args: Arguments) -> GenerationSettings:
+    """What every method is asked; drafting sizes are checked here and given to the drafted methods only."""
+    settings = GenerationSettings(
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        tree_budget=args.tree_budget,
+        block_size=args.block_size,
     )
+    return replace(settings, tree_budget=None, block_size=None)
 
 
 def _settings(args: Arguments) -> dict[str, object]:

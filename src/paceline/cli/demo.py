@@ -47,13 +47,13 @@ def run(args: Arguments) -> None:
         PacelineError: a drafted text differs from the plain one.
     """
     console = Console(highlight=False)
-    settings = GenerationSettings(max_tokens=args.max_tokens)
+    settings = GenerationSettings(max_tokens=args.max_tokens, tree_budget=args.tree_budget)
     prompts = _prompts(args.prompt)
     model = load_model(ModelOptions(drafter="none", threads=args.threads), console)
     from paceline.bench.methods import build_methods
     from paceline.bench.run import measure
 
-    methods = build_methods(METHODS, model, args.drafter, None, 0.0, args.tree_budget, None)
+    methods = build_methods(METHODS, model, args.drafter, None, args.tree_budget, None)
     shown: list[Measurement] = []
 
     def show(measurement: Measurement) -> None:

@@ -1,0 +1,55 @@
+"""`paceline bench` and `paceline demo` refuse what they cannot use before anything is loaded."""
+
+import pytest
+
+from paceline.cli import main
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch):
+    def load_model(options, console):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("paceline.cli.bench.load_model", load_model)
+    monkeypatch.setattr("paceline.cli.demo.load_model", load_model)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--prompts", "nowhere.jsonl"], "'nowhere.jsonl' cannot be read"),
+        (["--limit", "0"], "limit is 0"),
+        (["--repeats", "0"], "repeats is 0"),
+        (["--max-tokens", "0"], "max_tokens is 0"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--json", "no/such/folder/out.json"], "cannot be written"),
+        (["--json", "."], "cannot be written"),
+        (["--methods", "hf", "--temperature", "1"], "leave hf out"),
+        (["--tree-budget", "0"], "tree_budget is 0"),
+        (["--block-size", "1"], "block_size is 1"),
+    ],
+)
+def test_bench_refuses_in_one_sentence(argv, message, capsys):
+    assert main(["bench", *argv]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+def test_bench_refuses_a_prompt_file_that_is_not_utf8(tmp_path, capsys):
+    (tmp_path / "p.jsonl").write_bytes(b'{"turns": ["\xff"]}')
+    assert main(["bench", "--prompts", str(tmp_path / "p.jsonl")]) == 2
+    assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_an_unknown_method_exits_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", "--methods", "magic"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"), [(["--max-tokens", "0"], "max_tokens is 0"), (["--tree-budget", "0"], "tree_budget is 0")]
+)
+def test_demo_refuses_in_one_sentence(argv, message, capsys):
+    assert main(["demo", *argv]) == 2
+    assert message in capsys.readouterr().err
