@@ -19,7 +19,7 @@ def path(tmp_path):
 def test_conversations_come_back_as_they_were_written(path):
     shard = read_shard(path)
     assert len(shard) == 2
-    for found, wanted in zip([shard[0], shard[1]], [conversation(9, 4, seed=1), conversation(15, 6, seed=2)]):
+    for found, wanted in ((shard[0], conversation(9, 4, seed=1)), (shard[1], conversation(15, 6, seed=2))):
         assert found.response_start == wanted.response_start
         for name in ("tokens", "features", "top_ids", "top_log_probs"):
             assert torch.equal(getattr(found, name), getattr(wanted, name))

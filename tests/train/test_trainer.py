@@ -1,0 +1,216 @@
+"""A run goes on from where it was killed, refuses what does not fit, and leaves the best drafter."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+
+from paceline.checkpoints.z_lab import load_dflash, read_metadata
+from paceline.errors import CheckpointError, InputError
+from paceline.train.config import DrafterShape, LossConfig, OptimizerConfig, TrainConfig
+from paceline.train.drafter import draft_config, layer_states
+from paceline.train.target_weights import TargetWeights
+from paceline.train.trainer import train
+from tiny_training import END, TAPS, tiny_config, write_data, write_target
+
+SLOWLY = """
+import sys, time
+from pathlib import Path
+from tiny_training import tiny_config
+from paceline.train.trainer import train, _Run
+step = _Run._step
+def slow_step(run, window):
+    time.sleep(0.05)
+    step(run, window)
+_Run._step = slow_step
+train(tiny_config(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_target(tmp_path / "target")
+    write_data(tmp_path / "data")
+    return tmp_path
+
+
+def records(run: Path, name: str = "loss") -> dict[int, float]:
+    found = [json.loads(line) for line in (run / "train.log").read_text().splitlines()]
+    return {record["step"]: record[name] for record in found if name in record}
+
+
+def test_a_run_that_was_killed_repeats_an_uninterrupted_one_loss_by_loss(folder):
+    config = tiny_config(folder)
+    whole = replace(config, run=folder / "whole")
+    train(whole)
+    command = [sys.executable, "-c", SLOWLY, str(folder)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[1], stderr=subprocess.DEVNULL)
+    log = folder / "run" / "train.log"
+    killed_after = 2 + int.from_bytes(os.urandom(1)) % 8
+    until = time.monotonic() + 120
+    while not log.exists() or len(log.read_text().splitlines()) < killed_after:
+        assert process.poll() is None and time.monotonic() < until, "the run ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / "run" / "drafter").exists()
+    train(config)
+    assert records(folder / "run") == pytest.approx(records(folder / "whole"), rel=1e-5)
+    assert list(records(folder / "run")) == list(range(1, 13))
+
+
+def test_the_loss_falls_and_the_best_drafter_is_exported_with_its_making(folder):
+    config = tiny_config(folder, steps=60, optimizer=OptimizerConfig(warmup_steps=2, learning_rate=1e-2))
+    drafter = train(config)
+    losses = records(config.run)
+    assert losses[60] < 0.8 * losses[1]
+    network, metadata = load_dflash(drafter), read_metadata(drafter)
+    assert network.config.target_layer_ids == TAPS and network.config.draft_vocab_size == 30
+    assert network.t2d[END]
+    measured = metadata["held_out_acceptance_length"]
+    assert measured == {
+        "chain": pytest.approx(measured["chain"]),
+        "tree_6": records(config.run, "acceptance_tree_6")[60],
+    }
+    assert metadata["step"] == 60 and metadata["response_tokens"] > 0
+
+
+def test_the_time_limit_stops_the_run_and_the_same_call_goes_on(folder):
+    config = tiny_config(folder)
+    train(replace(config, max_minutes=0.0))
+    assert not (config.run / "drafter").exists()
+    train(replace(config, max_minutes=1e-9, minutes_per_checkpoint=60.0))
+    train(config)
+    assert list(records(config.run)) == list(range(1, 13))
+
+
+def test_the_last_two_checkpoints_are_kept_and_nothing_half_written(folder):
+    train(tiny_config(folder))
+    names = sorted(p.name for p in (folder / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000011.safetensors", "step-00000012.safetensors"]
+
+
+def test_a_finished_run_does_nothing_more(folder):
+    config = tiny_config(folder)
+    train(config)
+    before = (config.run / "train.log").read_text()
+    train(config)
+    assert (config.run / "train.log").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"steps": 13}, "steps"),
+        ({"seed": 1}, "seed"),
+        ({"loss": LossConfig(soft=0.25)}, "loss"),
+        ({"optimizer": OptimizerConfig(kind="adamw")}, "optimizer"),
+    ],
+)
+def test_another_setting_is_refused_by_name_and_the_run_left_alone(folder, change, name):
+    config = tiny_config(folder, max_minutes=0.0)
+    train(config)
+    before = sorted(p.name for p in config.run.rglob("*"))
+    with pytest.raises(InputError, match=f"begun with {name} = "):
+        train(replace(config, **change))
+    assert sorted(p.name for p in config.run.rglob("*")) == before
+
+
+def test_settings_that_do_not_move_the_losses_may_change(folder):
+    config = tiny_config(folder)
+    train(replace(config, max_minutes=0.0))
+    train(replace(config, chunk_blocks=2, steps_per_log=4, minutes_per_checkpoint=9.0))
+    assert list(records(config.run)) == [4, 8, 12]
+
+
+def test_shards_that_came_later_are_not_read_by_a_run_that_goes_on(folder):
+    config = tiny_config(folder)
+    train(replace(config, max_minutes=0.0))
+    write_data(folder / "data", num_shards=4)
+    train(config)
+    assert len(json.loads((config.run / "provenance.json").read_text())["data"]["shards"]) == 2
+
+
+def test_a_shard_that_changed_is_refused(folder):
+    config = tiny_config(folder, max_minutes=0.0)
+    train(config)
+    write_data(folder / "data", num_shards=1, per_shard=5)
+    with pytest.raises(InputError, match="changed since"):
+        train(config)
+
+
+def test_a_damaged_training_checkpoint_is_refused_by_name(folder):
+    config = tiny_config(folder)
+    train(config)
+    newest = config.run / "checkpoints" / "step-00000012.safetensors"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="step-00000012"):
+        train(config)
+
+
+def test_a_run_can_start_from_an_earlier_drafter_of_the_same_shape(folder):
+    config = tiny_config(folder, average=0.0)
+    drafter = train(config)
+    later = replace(config, run=folder / "later", start_from=drafter, steps=2)
+    train(later)
+    assert records(later.run)[1] < records(config.run)[1]
+    other = replace(config.shape, block_size=5)
+    with pytest.raises(InputError, match="block_size = 4 but 5"):
+        train(replace(later, run=folder / "another", shape=other))
+
+
+def test_layers_named_for_the_start_are_copied_from_the_target(folder):
+    target = TargetWeights(folder / "target")
+    (state,) = layer_states(target, (1,))
+    assert torch.equal(state["mlp.gate_proj.weight"], target["model.layers.1.mlp.gate_proj.weight"])
+    with pytest.raises(InputError, match="layer 7"):
+        layer_states(target, (7,))
+    shape = DrafterShape(num_layers=1, block_size=4, target_layer_ids=TAPS, draft_vocab_size=None, init_layers=(1,))
+    train(tiny_config(folder, shape=shape, steps=1, average=0.0))
+
+
+def test_features_of_other_taps_are_refused(folder):
+    config = tiny_config(folder)
+    with pytest.raises(InputError, match="32 columns but 1 tapped layers make 16"):
+        train(replace(config, shape=replace(config.shape, target_layer_ids=(1,))))
+
+
+def test_a_measure_of_the_callers_own_takes_the_probes_place(folder):
+    seen = []
+
+    def measure(network):
+        seen.append(network.training)
+        return {"mine": 1.5}
+
+    drafter = train(tiny_config(folder, steps=2), measure)
+    assert seen == [False] and read_metadata(drafter)["held_out_acceptance_length"] == {"mine": 1.5}
+
+
+def test_mixed_precision_trains_too(folder):
+    AcceleratorState._reset_state()  # accelerate holds the precision of a process from its first use on
+    train(tiny_config(folder, steps=2, precision="bf16"))
+    AcceleratorState._reset_state()
+    assert all(loss > 0 for loss in records(folder / "run").values())
+
+
+def test_the_drafters_shape_is_the_targets_where_not_given(folder):
+    target = TargetWeights(folder / "target")
+    config = draft_config(DrafterShape(target_layer_ids=TAPS, draft_vocab_size=None), target.config, 5, target.folder)
+    assert (config.hidden_size, config.intermediate_size, config.num_key_value_heads, config.head_dim) == (16, 32, 1, 8)
+    assert torch.equal(target.head(), target.embedding())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 0}, {"num_anchors": 0}, {"held_out": 0.0}, {"average": 1.0}, {"chunk_blocks": 0}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        TrainConfig(data=Path("d"), run=Path("r"), **wrong)
