@@ -81,5 +81,5 @@ def test_a_broken_acceptance_rule_fails_the_same_statistical_test(monkeypatch):
         return Accepted(paths, tokens)
 
     monkeypatch.setattr(paceline.decode, "match", accepts_the_first_child)
-    samples = sample_continuations(drafted(target, seed=1), [3, 1, 2], 3, settings, 20_000)
+    samples = sample_continuations(drafted(target, seed=1), [3, 1, 2], 3, settings, 5_000)
     assert chi_square_p(samples, exact) < 1e-6
