@@ -112,7 +112,8 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     clock.lap("accept")
     _commit(parts, batch, result, accepted)
     clock.lap("commit")
-    _count(batch, trees, accepted)
+    for sequence, tree in zip(batch.sequences, trees, strict=True):
+        sequence.statistics.count_round(tree.num_nodes)
     clock.lap("other")
     return accepted.tokens
 
@@ -174,15 +175,3 @@ def _gather_kept(features: Tensor, paths: Sequence[Sequence[int]]) -> tuple[Tens
     index = torch.tensor([[0, *path] + [0] * (longest - 1 - len(path)) for path in paths], device=features.device)
     rows = torch.arange(len(paths), device=features.device)[:, None]
     return features[rows, index], counts
-
-
-def _count(batch: Batch, trees: list[DraftTree], accepted: Accepted) -> None:
-    for sequence, tree, path in zip(batch.sequences, trees, accepted.paths, strict=True):
-        statistics = sequence.statistics
-        statistics.rounds += 1
-        statistics.drafted += tree.num_nodes
-        statistics.accepted += len(path)
-        reached = statistics.accepted_by_position
-        reached.extend([0] * (len(path) - len(reached)))
-        for depth in range(len(path)):
-            reached[depth] += 1

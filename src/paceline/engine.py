@@ -175,6 +175,7 @@ class Engine:
             if request.finish_reason is not None:
                 break
         request.tokens.extend(emitted)
+        request.statistics.count_accepted(len(emitted) - 1)
         if request.finish_reason is None:
             return Piece(text, tuple(emitted))
         if request.text is not None:

@@ -62,9 +62,10 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
 class Statistics:
     """Raw counts of one request; rates are derived in `metrics`.
 
-    `tokens` are emitted tokens; `rounds` are verification passes, so `tokens` counts one more than the
-    rounds' own tokens (the first comes from the prefill). `accepted_by_position[d]` counts the rounds
-    whose accepted path reached depth d + 1. `stage_ms` is wall-clock by stage, shared by the batch.
+    `tokens` are emitted tokens: the prefill's, then one bonus per round and the `accepted`. What a round
+    accepts past the request's end is not emitted and not counted (its last emitted token is the bonus), so
+    `tokens == 1 + rounds + accepted` always. `accepted_by_position[d]` counts the rounds whose accepted path
+    reached depth d + 1. `stage_ms` is wall-clock by stage, shared by the batch.
     """
 
     prompt_tokens: int = 0
@@ -76,6 +77,19 @@ class Statistics:
     stage_ms: dict[str, float] = field(default_factory=dict)
     prefill_s: float = 0.0
     decode_s: float = 0.0
+
+    def count_round(self, drafted: int) -> None:
+        """A verification pass over `drafted` nodes."""
+        self.rounds += 1
+        self.drafted += drafted
+
+    def count_accepted(self, depth: int) -> None:
+        """The depth of a round's accepted path, as far as it was emitted."""
+        self.accepted += depth
+        reached = self.accepted_by_position
+        reached.extend([0] * (depth - len(reached)))
+        for position in range(depth):
+            reached[position] += 1
 
     @property
     def acceptance_length(self) -> float:

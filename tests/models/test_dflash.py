@@ -118,6 +118,18 @@ def test_block_mask_equals_a_loop_over_its_elements():
                 assert bool(mask[b, 0, row, column]) == bool(expected)
 
 
+@torch.no_grad()  # FlexAttention has no backward pass on a CPU
+def test_sparse_attention_equals_the_dense_mask(network, rows):
+    features, tokens = rows
+    network.requires_grad_(False)
+    anchors = torch.tensor([[0, 3, 9, 17], [5, 1, 12, 12]])
+    dense = network.training_forward(features, tokens, anchors, sparse=False)
+    sparse = network.training_forward(features, tokens, anchors, sparse=True)
+    torch.testing.assert_close(sparse, dense, atol=1e-5, rtol=1e-5)
+    moved = network.training_forward(features, tokens, anchors - 1 + (anchors == 0).long(), sparse=True)
+    assert not torch.allclose(moved, dense)
+
+
 def test_an_anchor_without_context_gives_numbers(network, rows):
     features, tokens = rows
     hidden = network.training_forward(features, tokens, torch.zeros(2, 1, dtype=torch.int64))

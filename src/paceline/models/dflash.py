@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
+from paceline.models.attention import Visible
 from paceline.models.dflash_config import DFlashConfig
 from paceline.models.layers import BlockAttention, BlockLayer, KeysValues, RMSNorm
 from paceline.models.rope import RotaryEmbedding
@@ -142,12 +144,14 @@ class DFlashNetwork(nn.Module):
         tokens: Int64[Tensor, "b n"],
         anchors: Int64[Tensor, "b m"],
         block_size: int | None = None,
+        sparse: bool | None = None,
     ) -> Float[Tensor, "b m l h"]:
         """All m blocks of every row at once: hidden states of the drafted positions.
 
         Row j of the result's third axis predicts the token at anchor + j + 1. A block sees features
         strictly before its anchor and itself, so the padding of shorter rows is never seen; a padding
-        anchor (0, say) costs its work and is for the loss to leave out.
+        anchor (0, say) costs its work and is for the loss to leave out. `sparse` attends by FlexAttention, which
+        skips what the mask hides, rather than by a dense mask; None does so on CUDA.
         """
         size = block_size or self.config.block_size
         num_rows, num_blocks = anchors.shape
@@ -157,7 +161,8 @@ class DFlashNetwork(nn.Module):
         context = self.context(features)
         rotation = self.rope(torch.arange(tokens.shape[1], device=tokens.device)[None])
         kv = [layer.self_attn.keys_values(context, rotation) for layer in self.layers]
-        mask = block_mask(anchors, tokens.shape[1], size)
+        make_mask = sparse_block_mask if (tokens.is_cuda if sparse is None else sparse) else block_mask
+        mask = make_mask(anchors, tokens.shape[1], size)
         hidden = self._through_layers(self.embed(block.flatten(1)), positions, kv, mask)
         return self.norm(hidden.unflatten(1, (num_blocks, size))[:, :, 1:])
 
@@ -166,7 +171,7 @@ class DFlashNetwork(nn.Module):
         hidden: Float[Tensor, "b s h"],
         positions: Int64[Tensor, "b s"],
         kv: Sequence[KeysValues],
-        visible: Bool[Tensor, "b 1 s u"] | None,
+        visible: Visible,
     ) -> Float[Tensor, "b s h"]:
         rotation = self.rope(positions)
         for layer, context in zip(self.layers, kv, strict=True):
@@ -188,6 +193,24 @@ def block_mask(anchors: Int64[Tensor, "b m"], num_context: int, block_size: int)
     before = torch.arange(num_context, device=device) < anchors[:, owners, None]
     together = (owners[:, None] == owners).expand(len(anchors), -1, -1)
     return torch.cat((before, together), -1)[:, None]
+
+
+def sparse_block_mask(anchors: Int64[Tensor, "b m"], num_context: int, block_size: int) -> BlockMask:
+    """`block_mask` for FlexAttention."""
+    num_rows, num_blocks = anchors.shape
+    queries = num_blocks * block_size
+    return create_block_mask(
+        lambda row, head, query, key: torch.where(
+            key < num_context,
+            key < anchors[row, query // block_size],
+            (key - num_context) // block_size == query // block_size,
+        ),
+        num_rows,
+        None,
+        queries,
+        num_context + queries,
+        device=anchors.device,
+    )
 
 
 def _attention(config: DFlashConfig, rope: RotaryEmbedding) -> BlockAttention:

@@ -10,10 +10,11 @@ g heads of either kind, d head dimension, w = g * d.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import rms_norm, silu
 
+from paceline.models.attention import Visible, attend
 from paceline.models.rope import RotaryEmbedding, Rotation, rotate
 
 KeysValues = tuple[Float[Tensor, "b k t d"], Float[Tensor, "b k t d"]]
@@ -82,14 +83,13 @@ class BlockAttention(nn.Module):
         block: Float[Tensor, "b s h"],
         rotation: Rotation,
         context: KeysValues,
-        visible: Bool[Tensor, "b 1 s u"] | None,
+        visible: Visible,
     ) -> Float[Tensor, "b s h"]:
         """`rotation` is that of the block's positions; `visible` None: every row sees everything."""
         queries = rotate(self.q_norm(self._heads(self.q_proj(block))).transpose(1, 2), rotation)
         own = self.keys_values(block, rotation)
         keys, values = (torch.cat(pair, 2) for pair in zip(context, own, strict=True))
-        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=visible, enable_gqa=True)
-        return self.o_proj(seen.transpose(1, 2).flatten(2))
+        return self.o_proj(attend(queries, keys, values, visible).transpose(1, 2).flatten(2))
 
     def _heads(self, x: Float[Tensor, "b n w"]) -> Float[Tensor, "b n g d"]:
         return x.unflatten(-1, (-1, self.head_dim))
@@ -110,7 +110,7 @@ class BlockLayer(nn.Module):
         block: Float[Tensor, "b s h"],
         rotation: Rotation,
         context: KeysValues,
-        visible: Bool[Tensor, "b 1 s u"] | None,
+        visible: Visible,
     ) -> Float[Tensor, "b s h"]:
         block = block + self.self_attn(self.input_layernorm(block), rotation, context, visible)
         return block + self.mlp(self.post_attention_layernorm(block))

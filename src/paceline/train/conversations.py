@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from paceline.decode import Parts
 from paceline.engine import Request
 from paceline.errors import InputError
-from paceline.loading import Model, load_target, load_tokenizer, set_threads
+from paceline.loading import Model, load_target, load_tokenizer, set_threads, template_digest
 from paceline.prompts import read_prompts
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
@@ -36,12 +36,13 @@ def record_conversations(config: ConversationsConfig) -> Path:
         InputError: settings that differ from those of the shards already there, or a prompt file without prompts.
     """
     set_threads(config.threads)
+    tokenizer = load_tokenizer(config.target)
     config.out.mkdir(parents=True, exist_ok=True)
-    _settle_settings(config)
+    _settle_settings(config, template_digest(tokenizer.chat_template))
     target = load_target(config.target, config.dtype, config.device)
     target.check_layers(config.target_layer_ids)
     recorder = Recorder(config.target_layer_ids)
-    model = Model(Parts(target, observer=recorder), load_tokenizer(config.target), config.batch)
+    model = Model(Parts(target, observer=recorder), tokenizer, config.batch)
     writer = _Writer(config, model, recorder)
     columns = (TextColumn("response tokens"), BarColumn(), TextColumn("{task.completed:.0f}"), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -56,10 +57,10 @@ def record_conversations(config: ConversationsConfig) -> Path:
     return config.out
 
 
-def _settle_settings(config: ConversationsConfig) -> None:
-    """Record the settings of a new folder, or check them against the folder's own."""
+def _settle_settings(config: ConversationsConfig, template: str) -> None:
+    """Record the settings and the chat template of a new folder, or check them against the folder's own."""
     path = config.out / "settings.json"
-    plain = as_plain(config)
+    plain = as_plain(config) | {"chat_template_sha256": template}
     if path.exists():
         check_settings(
             config.out, plain, json.loads(path.read_text()), frozenset({"out", "response_tokens", "threads"})

@@ -20,12 +20,12 @@ from paceline.embedded import embedded_target
 from paceline.errors import InputError
 from paceline.loading import load_tokenizer, template_digest
 from paceline.models.dflash import DFlashNetwork
-from paceline.train.acceptance_probe import DraftingMethod, HeldOutAcceptance, TeacherForcedAcceptance
 from paceline.train.config import LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display
 from paceline.train.drafter import build_drafter
 from paceline.train.ema import WeightAverage
+from paceline.train.held_out import DraftingMethod, HeldOutAcceptance, ReplayedAcceptance
 from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
 from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
@@ -39,8 +39,8 @@ from paceline.tree import GROWTHS
 def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path:
     """Train, or go on training, a DFlash drafter; returns the folder of the best one.
 
-    `measure` takes the place of the teacher-forced probe. Raises InputError where the settings do not fit the
-    data, the target or the run that lies in `config.run`.
+    `measure` takes the place of the replayed held-out conversations. Raises InputError where the settings do not
+    fit the data, the target or the run that lies in `config.run`.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -59,7 +59,7 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
     if accelerator.is_main_process:
         write_provenance(config, dataset, accelerator.num_processes)
     if measure is None:
-        measure = default_probe(config, held_out)
+        measure = held_out_acceptance(config, held_out)
     return _Run(config, accelerator, network, draft_ids, training, measure).to_the_end()
 
 
@@ -69,7 +69,7 @@ def describe_training(config: TrainConfig, training: ConversationDataset) -> dic
         "conversations": len(training),
         "response_tokens": training.num_response_tokens(),
         "steps": config.steps,
-        "acceptance_convention": "tokens per round, bonus included, held-out recorded responses",
+        "acceptance_convention": "tokens per round, bonus included, held-out responses decoded again",
     }
     target = config.target or embedded_target()
     if (target / "tokenizer_config.json").exists():
@@ -77,14 +77,14 @@ def describe_training(config: TrainConfig, training: ConversationDataset) -> dic
     return described
 
 
-def default_probe(config: TrainConfig, held_out: ConversationDataset) -> TeacherForcedAcceptance:
+def held_out_acceptance(config: TrainConfig, held_out: ConversationDataset) -> ReplayedAcceptance:
     """Acceptance of the chain and of a best-first tree on the first `num_held_out` conversations."""
     chosen = held_out.subset(list(range(min(config.num_held_out, len(held_out)))))
     methods = (
         DraftingMethod("chain", GROWTHS["chain"], config.shape.block_size - 1),
         DraftingMethod(f"tree_{config.tree_budget}", GROWTHS["best_first"], config.tree_budget),
     )
-    return TeacherForcedAcceptance(chosen, config.shape.block_size, methods)
+    return ReplayedAcceptance(chosen, config.shape.block_size, methods)
 
 
 def position_weights(config: LossConfig) -> PositionWeights:

@@ -1,4 +1,4 @@
-"""The probe's acceptance length is the decoding loop's."""
+"""Held-out acceptance is what decoding with the real target accepts."""
 
 import pytest
 import torch
@@ -7,14 +7,15 @@ from paceline.decode import Parts
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.engine import Engine
 from paceline.policies.fixed import FixedPolicy
-from paceline.train.acceptance_probe import DraftingMethod, TeacherForcedAcceptance, count_rounds, kept_tokens
 from paceline.train.data import open_dataset
+from paceline.train.held_out import DraftingMethod, ReplayedAcceptance
+from paceline.train.recorded_target import RecordedTarget
 from paceline.train.recorder import Recorder
 from paceline.train.shards import write_shard
-from paceline.tree import GROWTHS, DraftTree
+from paceline.tree import GROWTHS
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
-from tiny_models import tiny_target
+from tiny_models import RandomTreeDrafter, tiny_target
 
 BLOCK, BUDGET = 4, 9
 METHODS = [
@@ -49,28 +50,28 @@ def decoded(tmp_path_factory):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_it_equals_what_the_real_loop_accepts(decoded, batch_size):
+def test_it_equals_what_the_real_target_accepts(decoded, batch_size):
     dataset, network, rounds = decoded
-    probe = TeacherForcedAcceptance(dataset, BLOCK, METHODS, batch_size, num_anchors=5)
-    found = probe(network)
+    found = ReplayedAcceptance(dataset, BLOCK, METHODS, batch_size)(network)
     tokens = dataset.num_response_tokens() - len(dataset)  # the first token of each comes with the prefill
     assert rounds["tree"] < rounds["chain"] < tokens
     for name, value in found.items():
         assert value == pytest.approx(tokens / rounds[name], rel=0.02)  # features were rounded to bfloat16
 
 
-def test_rounds_jump_over_what_was_kept():
-    assert count_rounds([0, 0, 0]) == 3
-    assert count_rounds([2, 9, 9, 1, 9]) == 2
-    assert count_rounds([7, 0]) == 1
-    assert count_rounds([]) == 0
-
-
-def test_kept_tokens_follow_the_tree_along_the_true_continuation():
-    #   root -> 5 -> 7 ; root -> 6 -> 8 -> 9
-    tree = DraftTree(torch.tensor([5, 6, 7, 8, 9]), torch.tensor([0, 0, 1, 2, 4]), torch.zeros(5))
-    assert kept_tokens(tree, [6, 8, 9]) == 3
-    assert kept_tokens(tree, [6, 8, -1]) == 2
-    assert kept_tokens(tree, [5, 8, 9]) == 1
-    assert kept_tokens(tree, [7, 8, 9]) == 0
-    assert kept_tokens(DraftTree.empty(), [7]) == 0
+def test_the_replay_emits_the_recorded_text_whatever_is_drafted(decoded):
+    dataset, _, _ = decoded
+    conversations = [dataset[i] for i in range(len(dataset))]
+    target = RecordedTarget(conversations, 16, torch.device("cpu"))
+    engine = Engine(Parts(target, RandomTreeDrafter(16), FixedPolicy(BLOCK, BUDGET)), max_batch=3)
+    requests = []
+    requests = [
+        engine.submit(
+            c.tokens[: c.response_start].tolist(), GenerationSettings(max_tokens=len(c.tokens) - c.response_start)
+        )
+        for c in conversations
+    ]
+    engine.run()
+    for request, conversation in zip(requests, conversations, strict=True):
+        assert [*request.prompt, *request.tokens] == conversation.tokens.tolist()
+    assert sum(r.statistics.accepted for r in requests) > 0

@@ -1,0 +1,38 @@
+"""Attention under a mask that is dense, sparse or absent; which one is chosen by what the mask is.
+
+Letters: b rows, g query heads, k key/value heads, s queries, u keys, d head dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+Visible = Tensor | BlockMask | None
+"""Who is seen: Bool[b, 1, s, u], a BlockMask of FlexAttention, or None for everything."""
+
+
+def attend(
+    queries: Float[Tensor, "b g s d"],
+    keys: Float[Tensor, "b k u d"],
+    values: Float[Tensor, "b k u d"],
+    visible: Visible,
+) -> Float[Tensor, "b g s d"]:
+    """Softmax attention with grouped key/value heads over what is visible."""
+    if isinstance(visible, BlockMask):
+        sparse: Any = _compiled() if queries.is_cuda else flex_attention
+        return sparse(queries, keys, values, block_mask=visible, enable_gqa=True)
+    return scaled_dot_product_attention(queries, keys, values, attn_mask=visible, enable_gqa=True)
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """FlexAttention is sparse only once it is compiled."""
+    return torch.compile(flex_attention)

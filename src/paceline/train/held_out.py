@@ -1,0 +1,70 @@
+"""Acceptance length on held-out conversations: the real decoding loop, with the target replayed from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.decode import Parts
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.engine import Engine
+from paceline.metrics import acceptance_length
+from paceline.models.dflash import DFlashNetwork
+from paceline.policies.fixed import FixedPolicy
+from paceline.train.data import ConversationDataset
+from paceline.train.recorded_target import RecordedTarget
+from paceline.tree import Growth
+from paceline.types import GenerationSettings
+
+
+class HeldOutAcceptance(Protocol):
+    """Whatever measures a drafter during training."""
+
+    def __call__(self, network: DFlashNetwork) -> Mapping[str, float]:
+        """Acceptance length (tokens per round, bonus included) by the name of the way to draft."""
+        ...
+
+
+@dataclass(frozen=True)
+class DraftingMethod:
+    """A growth and its node budget, under the name that the log shows."""
+
+    name: str
+    growth: Growth
+    budget: int
+
+
+@dataclass(frozen=True)
+class ReplayedAcceptance:
+    """Decodes every recorded response again, `batch_size` at a time.
+
+    Exact for greedy responses up to the rounding of the recorded features; for sampled ones it is the
+    acceptance along the recorded text.
+    """
+
+    conversations: ConversationDataset
+    block_size: int
+    methods: Sequence[DraftingMethod]
+    batch_size: int = 8
+
+    def __call__(self, network: DFlashNetwork) -> dict[str, float]:
+        """Acceptance length per method over all rounds of all conversations."""
+        return {method.name: self._acceptance_length(network, method) for method in self.methods}
+
+    def _acceptance_length(self, network: DFlashNetwork, method: DraftingMethod) -> float:
+        conversations = [self.conversations[i] for i in range(len(self.conversations))]
+        device = next(network.parameters()).device
+        target = RecordedTarget(conversations, network.config.vocab_size, device)
+        policy = FixedPolicy(self.block_size, method.budget)
+        engine = Engine(Parts(target, DFlashDrafter(network, method.growth), policy), max_batch=self.batch_size)
+        requests = [
+            engine.submit(
+                c.tokens[: c.response_start].tolist(),
+                GenerationSettings(max_tokens=len(c.tokens) - c.response_start),
+            )
+            for c in conversations
+        ]
+        engine.run()
+        counts = [request.statistics for request in requests]
+        return acceptance_length(sum(s.accepted for s in counts), sum(s.rounds for s in counts))
