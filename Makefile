@@ -1,8 +1,8 @@
-# paceline: `make demo` to see it, `make test` to check it. Needs python3 >= 3.11 with pip and venv, nothing else.
+# paceline: `make demo` to see it, `make test` to check it. Needs python3 >= 3.11 with pip and venv and a network.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
-EXTRAS := dev,train,bench
+EXTRAS := dev,train
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.installed

@@ -10,34 +10,26 @@ from paceline.decode import Parts
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.loading import load_drafter, load_hugging_face, load_target, load_tokenizer, make_parts
-from paceline.prompts import Prompt, read_prompts
 from paceline.types import GenerationSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-#: Benchmark prompts that lie beside the project on some machines; our own are used where they do not.
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "prompts"
-SETS = ("mt_bench", "gsm8k", "humaneval", "alpaca", "nq")
+PROMPTS = (Path(__file__).parent / "forty_prompts.txt").read_text("utf-8").splitlines()
 NUM_TOKENS = 16
-
-
-def _prompts() -> list[Prompt]:
-    files = tuple(SHARED / f"{name}.jsonl" for name in SETS)
-    return read_prompts(files, limit=8) if all(f.is_file() for f in files) else read_prompts(())
 
 
 @pytest.fixture(scope="module")
 def target():
-    return load_target()
+    return load_target(device="cpu")
 
 
 @pytest.fixture(scope="module")
 def expected():
     """(prompt tokens, Hugging Face's greedy continuation) of every prompt."""
-    model, tokenizer = load_hugging_face(None, None, None), load_tokenizer(None)
+    model, tokenizer = load_hugging_face(None, None, "cpu"), load_tokenizer(None)
     texts = []
-    for prompt in _prompts():
-        messages = [{"role": "user", "content": prompt.text}]
+    for prompt in PROMPTS:
+        messages = [{"role": "user", "content": prompt}]
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         with torch.inference_mode():
             output = model.generate(

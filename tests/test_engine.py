@@ -122,6 +122,29 @@ def test_closing_a_stream_cancels_its_request(target):
     assert engine.num_unfinished == 0
 
 
+def test_streams_may_interleave(target):
+    engine = Engine(drafted(target), max_batch=2)
+    requests = [engine.submit([5 + i, 2], GenerationSettings(max_tokens=12 + 6 * i)) for i in range(3)]
+    streams = [engine.stream(request) for request in requests]
+    pieces = [[next(streams[0])], [], []]
+    for order in ((1, 2), (0,)):
+        for i in order:
+            pieces[i] += list(streams[i])
+    for request, got in zip(requests, pieces, strict=True):
+        assert [t for piece in got for t in piece.tokens] == plain_decode(target, request.prompt, request.settings)
+        assert [piece.finish_reason for piece in got][-1] == "length"
+
+
+def test_a_long_request_that_does_not_draft_has_room_beside_one_that_does(target):
+    engine = Engine(drafted(target), max_batch=2)
+    short = engine.submit([1, 2], GenerationSettings(max_tokens=30, tree_budget=40))
+    engine.step()
+    long = engine.submit([3] * 90, GenerationSettings(max_tokens=20, draft=False))
+    engine.run()
+    for request in (short, long):
+        assert request.tokens == plain_decode(target, request.prompt, request.settings)
+
+
 def test_drafting_can_be_switched_off_for_one_request(target):
     engine = Engine(drafted(target), max_batch=2)
     on = engine.submit([1, 2, 3], GenerationSettings(max_tokens=10))

@@ -5,33 +5,19 @@ import warnings
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
 
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.loading import load, template_digest
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
-from tiny_models import tiny_model
-
-TEMPLATE = "{% for m in messages %}user {{ m['content'] }} answer{% endfor %}"
+from tiny_folder import TEMPLATE, write_tiny_folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny target on disk: 50 words, 4 layers."""
-    path = tmp_path_factory.mktemp("target")
-    tiny_model("llama", vocab_size=50, num_hidden_layers=4).float().save_pretrained(path)
-    words = {word: i for i, word in enumerate(["<unk>", "user", "answer", *(f"w{i}" for i in range(47))])}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(path)
-    return path
+    return write_tiny_folder(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def tiny_config(folder: Path, **changes: Any) -> TrainConfig:
     """A run in `folder/run` on the target and the data that lie in `folder`."""
     settings: dict[str, Any] = {
         "data": folder / "data",
-        "target": folder / "target",
+        "target": str(folder / "target"),
         "run": folder / "run",
         "shape": DrafterShape(num_layers=1, block_size=4, target_layer_ids=TAPS, draft_vocab_size=30),
         "optimizer": OptimizerConfig(warmup_steps=2),

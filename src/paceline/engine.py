@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
 
 @dataclass
 class Request:
-    """A submitted request: what it has emitted, and how it ended."""
+    """A submitted request: what it has emitted, the pieces that nobody streamed yet, and how it ended."""
 
     id: int
     prompt: list[int]
@@ -34,6 +34,7 @@ class Request:
     text: TextStream | None
     sequence: ActiveSequence
     tokens: list[int] = field(default_factory=list)
+    pieces: deque[Piece] = field(default_factory=deque)
     finish_reason: FinishReason | None = None
 
     @property
@@ -106,10 +107,16 @@ class Engine:
         return pieces
 
     def stream(self, request: Request) -> Iterator[Piece]:
-        """Step until this request ends, yielding its pieces; closing the iterator cancels it."""
+        """Step until this request ends, yielding its pieces; closing the iterator cancels it.
+
+        What the steps of other streams gained for it is kept until it is asked for, so streams may interleave.
+        """
         try:
-            while request.finish_reason is None:
-                yield from [piece for owner, piece in self.step() if owner is request]
+            while request.pieces or request.finish_reason is None:
+                if not request.pieces:
+                    self.step()
+                while request.pieces:
+                    yield request.pieces.popleft()
         finally:
             self.cancel(request)
 
@@ -131,15 +138,16 @@ class Engine:
 
     def _reserve(self, request: Request) -> None:
         """Room for the whole request and the widest pass it may ask for, so that rounds never allocate."""
-        nodes = 0
-        if self.parts.drafter is not None and request.settings.draft:
-            nodes = max(self._widest_budget(r) for r in [*self._active, request])
-        slots = max(len(r.prompt) + r.sequence.max_tokens for r in [*self._active, request]) + nodes + 1
+        requests = [*self._active, request]
+        nodes = max(self._widest_budget(r) for r in requests)
+        slots = max(len(r.prompt) + r.sequence.max_tokens for r in requests) + nodes + 1
         self._batch.cache.reserve(len(self._active) + 1, slots)
         if self._batch.draft_state is not None:
             self._batch.draft_state.reserve(len(self._active) + 1, slots)
 
     def _widest_budget(self, request: Request) -> int:
+        if self.parts.drafter is None or not request.settings.draft:
+            return 0
         assert self.parts.policy is not None, "a drafter without a policy"
         return self.parts.policy.max_tree_budget(request.settings)
 
@@ -177,11 +185,13 @@ class Engine:
         request.tokens.extend(emitted)
         request.statistics.count_accepted(len(emitted) - 1)
         if request.finish_reason is None:
-            return Piece(text, tuple(emitted))
-        if request.text is not None:
-            text += request.text.flush()
-        self._release(request)
-        return Piece(text, tuple(emitted), request.finish_reason, request.statistics)
+            piece = Piece(text, tuple(emitted))
+        else:
+            text += request.text.flush() if request.text is not None else ""
+            self._release(request)
+            piece = Piece(text, tuple(emitted), request.finish_reason, request.statistics)
+        request.pieces.append(piece)
+        return piece
 
     def _release(self, request: Request) -> None:
         row = self._active.index(request)

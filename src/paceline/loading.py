@@ -128,7 +128,10 @@ def make_parts(
         raise InputError(
             f"tree_budget is {tree_budget}, but must be at least 1; to decode without drafting use drafter 'none'."
         )
-    policy = FixedPolicy(block_size or drafter.default_block_size, tree_budget or drafter.default_tree_budget)
+    block_size = block_size or drafter.default_block_size
+    # Room for a whole chain, where a longer block is asked for than the drafter's own.
+    tree_budget = tree_budget or max(drafter.default_tree_budget, block_size - 1)
+    policy = FixedPolicy(block_size, tree_budget)
     return Parts(target, drafter, policy)
 
 
@@ -224,6 +227,19 @@ def _drafter_path(name: str) -> Path:
     except Exception as error:  # the hub client raises many kinds for an unknown name or no network
         raise CheckpointError(
             f"the drafter {name!r} is no folder here and cannot be fetched from the hub: {_first_line(error)}"
+        ) from error
+
+
+def target_folder(name: str | None) -> Path:
+    """The folder of a target's checkpoint; a hub name is fetched once, None is the embedded target."""
+    path = Path(_target_path(name))
+    if path.exists():
+        return path
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+    except Exception as error:  # the hub client raises many kinds for an unknown name or no network
+        raise CheckpointError(
+            f"the target {name!r} is no folder here and cannot be fetched from the hub: {_first_line(error)}"
         ) from error
 
 

@@ -34,6 +34,11 @@ def acceptance_length(accepted: int, rounds: int) -> float:
     return 1.0 + accepted / rounds if rounds else 0.0
 
 
+def tokens_per_s(tokens: int, seconds: float) -> float:
+    """Emitted tokens per second from the prompt to the last token, prefill included; 0 without time."""
+    return tokens / seconds if seconds > 0 else 0.0
+
+
 def paired_speedup(
     baseline: Sequence[float], method: Sequence[float], confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float, float]:

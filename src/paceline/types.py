@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.errors import InputError
-from paceline.metrics import acceptance_length
+from paceline.metrics import acceptance_length, tokens_per_s
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -98,8 +98,8 @@ class Statistics:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens after the first, per second of decoding (prefill excluded)."""
-        return (self.tokens - 1) / self.decode_s if self.decode_s > 0 else 0.0
+        """Emitted tokens per second, prefill included."""
+        return tokens_per_s(self.tokens, self.prefill_s + self.decode_s)
 
 
 @dataclass(frozen=True)

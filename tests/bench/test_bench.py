@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from paceline.bench.methods import Answer, EngineMethod, HuggingFaceMethod, Method
 from paceline.bench.near_ties import find_divergence
@@ -89,6 +90,17 @@ def test_a_divergence_is_found_with_the_gap_of_the_plain_targets_logits():
     assert divergence.gap > 0 and not divergence.is_near_tie
 
 
+def test_a_gap_of_a_few_units_in_the_last_place_is_a_near_tie():
+    target = tiny_target("llama")
+    head = target.model.get_output_embeddings().weight
+    plain = plain_decode(target, [1, 2, 3], SETTINGS)
+    twin = (plain[4] + 1) % 40
+    with torch.no_grad():
+        head[twin] = head[plain[4]]
+    divergence = find_divergence(target, [1, 2, 3], plain, [*plain[:4], twin, *plain[5:]])
+    assert divergence.is_near_tie and divergence.gap == 0.0 < divergence.bound
+
+
 def test_divergences_are_counted_in_the_row(measured):
     methods, done = measured
     target = tiny_target("llama")
@@ -121,5 +133,5 @@ def test_the_traced_accepted_path_is_the_one_that_was_emitted():
 
 
 def test_seconds_per_token_is_what_speedups_are_made_of():
-    measurement = Measurement("a", PROMPTS[0][0], 3, Answer((1, 2, 3, 4), 9.0, None), 2.0)
+    measurement = Measurement("a", PROMPTS[0][0], 3, Answer((1, 2, 3, 4), 9.0, None), (2.0, 9.0, 1.0))
     assert measurement.seconds_per_token == 0.5

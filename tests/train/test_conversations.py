@@ -1,13 +1,21 @@
 """Recorded conversations are what the target says, with the rows that a drafter learns from."""
 
+import json
+
 import pytest
 import torch
 
 from paceline.decode import Parts
 from paceline.engine import Engine
+from paceline.errors import InputError
+from paceline.loading import load
 from paceline.policies.fixed import FixedPolicy
+from paceline.train.conversations import record_conversations
+from paceline.train.conversations_config import ConversationsConfig
+from paceline.train.data import open_dataset
 from paceline.train.recorder import TOP, Recorder
 from paceline.types import GenerationSettings
+from tiny_folder import write_tiny_folder
 from tiny_models import RandomTreeDrafter, tiny_target
 
 
@@ -38,3 +46,60 @@ def test_row_t_describes_token_t_and_the_distribution_after_it(drafts):
         recorded = conversation.top_log_probs[first:-1].double()
         torch.testing.assert_close(recorded, expected.values[first:-1], atol=1e-2, rtol=1e-2)
         assert conversation.top_ids[first:-1, 0].tolist() == request.tokens
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_folder(tmp_path_factory.mktemp("target"))
+
+
+def small(folder, out, **changes) -> ConversationsConfig:
+    settings = {
+        "out": out,
+        "target": str(folder),
+        "target_layer_ids": (0, 2),
+        "response_tokens": 60,
+        "max_prompt_tokens": 8,
+        "max_response_tokens": 9,
+        "conversations_per_shard": 4,
+        "batch": 3,
+    }
+    return ConversationsConfig(**(settings | changes))
+
+
+def shards(out) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.glob("shard-*")}
+
+
+def test_a_recording_that_was_killed_goes_on_with_the_first_missing_shard(folder, tmp_path):
+    whole = record_conversations(small(folder, tmp_path / "whole"))
+    record_conversations(small(folder, tmp_path / "killed", response_tokens=1))
+    begun = shards(tmp_path / "killed")
+    assert len(begun) == 1 < len(shards(whole))
+    (tmp_path / "killed" / "shard-00001.safetensors.tmp").write_bytes(b"half")
+    record_conversations(small(folder, tmp_path / "killed"))
+    complete = {name: data for name, data in shards(tmp_path / "killed").items() if not name.endswith(".tmp")}
+    assert complete == shards(whole)
+    dataset = open_dataset(whole)
+    assert 60 <= dataset.num_response_tokens() < 60 + 4 * 9
+
+
+def test_responses_are_the_targets_greedy_answers(folder, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"id": str(i), "turns": [f"w{i} w{i + 1} w3"]} for i in range(5)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = small(folder, tmp_path / "out", prompts=(prompts,), response_tokens=10_000)
+    dataset = open_dataset(record_conversations(config))
+    model = load(str(folder), "none")
+    assert len(dataset) == 5
+    for line, conversation in zip(lines, (dataset[i] for i in range(5)), strict=True):
+        answer = model.generate(line["turns"][0], GenerationSettings(max_tokens=9))
+        assert conversation.tokens[conversation.response_start :].tolist() == list(answer.tokens)
+
+
+def test_other_settings_are_refused_in_a_folder_that_was_begun(folder, tmp_path):
+    record_conversations(small(folder, tmp_path / "out", response_tokens=1))
+    before = shards(tmp_path / "out")
+    with pytest.raises(InputError, match="begun with seed = 0 but 1"):
+        record_conversations(small(folder, tmp_path / "out", seed=1))
+    assert shards(tmp_path / "out") == before

@@ -83,6 +83,34 @@ def test_the_loss_falls_and_the_best_drafter_is_exported_with_its_making(folder)
     assert metadata["step"] == 60 and metadata["response_tokens"] > 0
 
 
+def test_only_a_better_drafter_replaces_the_exported_one(folder):
+    config = tiny_config(folder, minutes_per_probe=0.0, steps=4)
+    values = iter([1.5, 1.4, 1.6, 1.2])
+    drafter = train(config, lambda network: {"tree": next(values)})
+    assert read_metadata(drafter)["step"] == 3
+    assert read_metadata(drafter)["held_out_acceptance_length"] == {"tree": 1.6}
+
+
+def test_a_run_that_the_time_limit_stops_before_its_first_measurement_leaves_a_drafter(folder):
+    config = tiny_config(folder, steps=100_000, max_minutes=1 / 60)
+    drafter = train(config)
+    assert 0 < read_metadata(drafter)["step"] < 100_000
+    assert read_metadata(drafter)["held_out_acceptance_length"]["chain"] >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("recorded", "message"),
+    [
+        ({"target_layer_ids": [0, 1], "chat_template_sha256": "x"}, r"recorded at target layers \(0, 1\)"),
+        ([], "must hold a JSON object"),
+    ],
+)
+def test_conversations_of_other_layers_are_refused(folder, recorded, message):
+    (folder / "data" / "settings.json").write_text(json.dumps(recorded))
+    with pytest.raises(InputError, match=message):
+        train(tiny_config(folder))
+
+
 def test_the_time_limit_stops_the_run_and_the_same_call_goes_on(folder):
     config = tiny_config(folder)
     train(replace(config, max_minutes=0.0))

@@ -15,7 +15,7 @@ from paceline.drafters.base import Drafter
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
-from paceline.loading import PROMPT_LOOKUP, Model, load_drafter, make_parts
+from paceline.loading import NO_DRAFTER, PROMPT_LOOKUP, Model, load_drafter, make_parts
 from paceline.types import GenerationSettings, Statistics
 
 
@@ -105,6 +105,8 @@ def _engine_method(
     elif name in _BLOCK_METHODS:
         if drafter is None and not model.is_embedded:
             raise InputError(f"method {name} needs --drafter for the target {model.target.info.name}.")
+        if drafter in (PROMPT_LOOKUP, NO_DRAFTER):
+            raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
         part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
     parts = make_parts(model.target, part, block_size, tree_budget if name == "ddtree" else None)
     return EngineMethod(name, Engine(parts, max_batch=1), _parts_settings(parts))

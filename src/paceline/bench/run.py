@@ -7,23 +7,29 @@ from dataclasses import dataclass
 from statistics import median
 
 from paceline.bench.methods import Answer, Method
+from paceline.metrics import tokens_per_s
 from paceline.prompts import Prompt
 from paceline.types import GenerationSettings
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One method on one prompt: its answer, and the median of the repeats' seconds."""
+    """One method on one prompt: the first repeat's answer, and the seconds of every repeat."""
 
     method: str
     prompt: Prompt
     prompt_tokens: int
     answer: Answer
-    seconds: float
+    all_seconds: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The median of the repeats."""
+        return median(self.all_seconds)
 
     @property
     def seconds_per_token(self) -> float:
-        return self.seconds / len(self.answer.tokens)
+        return 1.0 / tokens_per_s(len(self.answer.tokens), self.seconds)
 
 
 def measure(
@@ -45,7 +51,7 @@ def measure(
                 answers[method.name].append(method.answer(tokens, settings))
         for method in methods:
             done = answers[method.name]
-            seconds = median(answer.seconds for answer in done)
+            seconds = tuple(answer.seconds for answer in done)
             measurements.append(Measurement(method.name, prompt, len(tokens), done[0], seconds))
             report(measurements[-1])
     return measurements

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.bench.methods import Method
 from paceline.bench.near_ties import Divergence
 from paceline.bench.run import Measurement
-from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate
+from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
 
 PLAIN = "plain"
 
@@ -39,7 +39,7 @@ def _row(
         "settings": method.settings,
         "prompts": len(done),
         "tokens": tokens,
-        "tokens_per_s": tokens / sum(x.seconds for x in done),
+        "tokens_per_s": tokens_per_s(tokens, sum(x.seconds for x in done)),
     }
     if baseline is not None:
         ratio, low, high = paired_speedup([x.seconds_per_token for x in baseline], [x.seconds_per_token for x in done])
@@ -86,6 +86,7 @@ def per_prompt(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
             "prompt_tokens": x.prompt_tokens,
             "tokens": len(x.answer.tokens),
             "seconds": x.seconds,
+            "all_seconds": list(x.all_seconds),
             "rounds": x.answer.statistics.rounds if x.answer.statistics else None,
             "accepted": x.answer.statistics.accepted if x.answer.statistics else None,
             "drafted": x.answer.statistics.drafted if x.answer.statistics else None,

@@ -35,7 +35,7 @@ class Arguments:
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Name = None
-    """Folder of the drafter for dflash and ddtree; the embedded one for the embedded target."""
+    """Folder or hub name of the drafter for dflash and ddtree; the embedded one for the embedded target."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     max_tokens: int = 256
@@ -47,9 +47,11 @@ class Arguments:
     ] = None
     """Type of the weights; where not given, float32 on a CPU and the checkpoint's own elsewhere."""
     tree_budget: Count = None
-    """Nodes of the draft tree, root excluded; the drafter's own where not given."""
+    """Nodes of ddtree's draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None
-    """Rows of the drafter's block, anchor included; the drafter's own where not given."""
+    """Rows of a drafter's block, anchor included; the drafter's own where not given."""
+    device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
+    """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
     threads: Count = None
     """CPU threads; PyTorch's choice where not given."""
     repeats: int = 3
@@ -101,9 +103,11 @@ def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
     from paceline.bench.methods import build_methods
     from paceline.loading import load_hugging_face
 
-    options = ModelOptions(target=args.target, drafter="none", dtype=args.dtype, threads=args.threads)
+    options = ModelOptions(
+        target=args.target, drafter="none", dtype=args.dtype, device=args.device, threads=args.threads
+    )
     model = load_model(options, console)
-    hugging_face = load_hugging_face(args.target, args.dtype, None) if "hf" in args.methods else None
+    hugging_face = load_hugging_face(args.target, args.dtype, args.device) if "hf" in args.methods else None
     return model, build_methods(args.methods, model, args.drafter, hugging_face, args.tree_budget, args.block_size)
 
 

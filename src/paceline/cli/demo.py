@@ -30,12 +30,12 @@ class Arguments:
 
     prompt: tyro.conf.Positional[tuple[str, ...]] = ()
     """Prompts; four of ours where not given."""
-    max_tokens: int = 96
+    max_tokens: int = 64
     """Longest answer, in tokens."""
     drafter: Name = None
-    """Folder of the drafter; the embedded one where not given."""
+    """Folder or hub name of the drafter; the embedded one where not given."""
     tree_budget: Count = None
-    """Nodes of the draft tree, root excluded; the drafter's own where not given."""
+    """Nodes of ddtree's draft tree, root excluded; the drafter's own where not given."""
     threads: Count = None
     """CPU threads; PyTorch's choice where not given."""
 
@@ -47,7 +47,7 @@ def run(args: Arguments) -> None:
         PacelineError: a drafted text differs from the plain one.
     """
     console = Console(highlight=False)
-    settings = GenerationSettings(max_tokens=args.max_tokens, tree_budget=args.tree_budget)
+    settings = GenerationSettings(max_tokens=args.max_tokens)
     prompts = _prompts(args.prompt)
     model = load_model(ModelOptions(drafter="none", threads=args.threads), console)
     from paceline.bench.methods import build_methods

@@ -25,10 +25,10 @@ class ModelOptions:
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Name = None
-    """Folder of a drafter, `prompt_lookup`, or `none`; where not given, the embedded drafter for the embedded
-    target and prompt lookup for any other."""
-    tree: str = "best_first"
-    """How the draft tree grows: chain, top_k or best_first."""
+    """Folder or hub name of a drafter, `prompt_lookup`, or `none`; where not given, the embedded drafter for the
+    embedded target and prompt lookup for any other."""
+    tree: Literal["chain", "top_k", "best_first"] = "best_first"
+    """How the draft tree grows."""
     tree_budget: Count = None
     """Nodes of the draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from paceline.errors import InputError
 from paceline.train.config import TrainConfig
 from paceline.train.conversations_config import ConversationsConfig
 
@@ -32,6 +35,14 @@ def run(args: Arguments) -> None:
 
         print(record_conversations(args.what))
     else:
-        from paceline.train.trainer import train
+        print(_trainer()(args.what))
 
-        print(train(args.what))
+
+def _trainer() -> Callable[[TrainConfig], Path]:
+    try:
+        from paceline.train.trainer import train
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"training needs the package {error.name!r}, which is not installed; pip install 'paceline[train]'."
+        ) from error
+    return train

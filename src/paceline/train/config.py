@@ -56,15 +56,15 @@ class LossConfig:
 
     weights: Literal["decay", "d_pace"] = "decay"
     """Weight of each position: exp(-(k-1)/gamma), or D-PACE, which follows the drafter's own confidence."""
-    gamma: float = 4.0
-    """Decay of the position weights (the paper: 4, 5, 7 for blocks of 8, 10, 16)."""
+    gamma: float | None = None
+    """Decay of the position weights; where not given, the paper's for the block size (4, 5, 7 for 8, 10, 16)."""
     smoothing: float = 0.3
     """D-PACE: how far confidences are drawn towards one, 0..1."""
     soft: float = 0.5
     """Share of the target's recorded distribution in what is learnt; the rest is the token it chose."""
 
     def __post_init__(self) -> None:
-        if self.gamma <= 0 or not 0 <= self.smoothing <= 1 or not 0 <= self.soft <= 1:
+        if (self.gamma is not None and self.gamma <= 0) or not 0 <= self.smoothing <= 1 or not 0 <= self.soft <= 1:
             raise InputError(
                 f"gamma {self.gamma} must be above 0, smoothing {self.smoothing} and soft {self.soft} within 0..1"
             )
@@ -112,8 +112,8 @@ class TrainConfig:
     """Folder of conversation shards (`shard-*.safetensors`) of the target."""
     run: Path
     """Folder of this run: log, checkpoints, `drafter/` with the best drafter so far."""
-    target: Path | None = None
-    """Folder of the target's Hugging Face checkpoint: the source of embedding, head and shapes; the embedded
+    target: str | None = None
+    """Hugging Face name or folder of the target: the source of embedding, head and shapes; the embedded
     SmolLM2-135M-Instruct where not given."""
     shape: DrafterShape = field(default_factory=DrafterShape)
     """The draft network."""

@@ -21,7 +21,7 @@ from paceline.loading import Model, load_target, load_tokenizer, set_threads, te
 from paceline.prompts import read_prompts
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
-from paceline.train.journal import as_plain, check_settings, write_text
+from paceline.train.journal import RECORDING, as_plain, check_settings, read_json, write_text
 from paceline.train.recorder import Recorder
 from paceline.train.shards import Conversation, read_shard, write_shard
 from paceline.types import GenerationSettings
@@ -59,12 +59,10 @@ def record_conversations(config: ConversationsConfig) -> Path:
 
 def _settle_settings(config: ConversationsConfig, template: str) -> None:
     """Record the settings and the chat template of a new folder, or check them against the folder's own."""
-    path = config.out / "settings.json"
+    path = config.out / RECORDING
     plain = as_plain(config) | {"chat_template_sha256": template}
     if path.exists():
-        check_settings(
-            config.out, plain, json.loads(path.read_text()), frozenset({"out", "response_tokens", "threads"})
-        )
+        check_settings(config.out, plain, read_json(path), frozenset({"out", "response_tokens", "threads"}))
     else:
         write_text(path, json.dumps(plain, indent=1) + "\n")
 

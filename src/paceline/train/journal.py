@@ -20,6 +20,8 @@ from paceline.train.config import MAY_CHANGE, TrainConfig
 from paceline.train.data import ConversationDataset
 
 PROVENANCE = "provenance.json"
+RECORDING = "settings.json"
+"""How a folder of shards was recorded; it lies beside them."""
 
 
 class Journal:
@@ -114,13 +116,21 @@ def write_provenance(config: TrainConfig, dataset: ConversationDataset, num_proc
 
 def _recorded(config: TrainConfig) -> dict[str, Any] | None:
     path = config.run / PROVENANCE
-    if not path.exists():
-        return None
+    return read_json(path) if path.exists() else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object that a run or a recording left behind.
+
+    Raises CheckpointError where it is none.
+    """
     try:
-        recorded: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not readable JSON ({error}); give another run folder") from error
-    return recorded
+        found = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path} is not readable JSON ({error}); give another folder.") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds {type(found).__name__}, but must hold a JSON object; give another folder.")
+    return found
 
 
 def as_plain(config: Any) -> dict[str, Any]:

@@ -47,6 +47,12 @@ def decayed_weights(gamma: float) -> PositionWeights:
     return weights
 
 
+def default_gamma(block_size: int) -> float:
+    """The decay that the DFlash paper uses for the nearest of its block sizes (8, 10, 16)."""
+    published = {8: 4.0, 10: 5.0, 16: 7.0}
+    return published[min(published, key=lambda size: abs(size - block_size))]
+
+
 def d_pace_weights(smoothing: float) -> PositionWeights:
     """D-PACE (2605.18810): the suffix sum of the prefix products of smoothed confidence.
 

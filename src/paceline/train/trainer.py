@@ -16,9 +16,8 @@ import torch
 from accelerate import Accelerator
 
 from paceline.checkpoints.z_lab import save_dflash
-from paceline.embedded import embedded_target
 from paceline.errors import InputError
-from paceline.loading import load_tokenizer, template_digest
+from paceline.loading import load_tokenizer, target_folder, template_digest
 from paceline.models.dflash import DFlashNetwork
 from paceline.train.config import LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
@@ -26,8 +25,8 @@ from paceline.train.display import Display
 from paceline.train.drafter import build_drafter
 from paceline.train.ema import WeightAverage
 from paceline.train.held_out import DraftingMethod, HeldOutAcceptance, ReplayedAcceptance
-from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
-from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights
+from paceline.train.journal import RECORDING, Journal, check_shards, read_json, settle_settings, write_provenance
+from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights, default_gamma
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
 from paceline.train.shards import Conversation
@@ -45,10 +44,12 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     accelerator = Accelerator(mixed_precision=config.precision)
+    target = target_folder(config.target)
+    check_recording(config, target)
     dataset = open_dataset(config.data, settle_settings(config, accelerator.num_processes))
     check_shards(config, dataset)
     training, held_out = split_by_hash(dataset, config.held_out)
-    network, draft_ids = build_drafter(config, TargetWeights(config.target or embedded_target()), training)
+    network, draft_ids = build_drafter(config, TargetWeights(target), training)
     taps = config.shape.target_layer_ids
     if dataset.num_features != len(taps) * network.config.target_hidden_size:
         raise InputError(
@@ -71,10 +72,34 @@ def describe_training(config: TrainConfig, training: ConversationDataset) -> dic
         "steps": config.steps,
         "acceptance_convention": "tokens per round, bonus included, held-out responses decoded again",
     }
-    target = config.target or embedded_target()
-    if (target / "tokenizer_config.json").exists():
-        described["chat_template_sha256"] = template_digest(load_tokenizer(str(target)).chat_template)
-    return described
+    template = template_of(target_folder(config.target))
+    return described if template is None else described | {"chat_template_sha256": template}
+
+
+def template_of(target: Path) -> str | None:
+    """Digest of the chat template of a target's tokenizer, where the folder has one."""
+    has_tokenizer = (target / "tokenizer_config.json").exists()
+    return template_digest(load_tokenizer(str(target)).chat_template) if has_tokenizer else None
+
+
+def check_recording(config: TrainConfig, target: Path) -> None:
+    """Refuse conversations that were recorded at other layers, or under another chat template than the target's."""
+    path = config.data / RECORDING
+    if not path.exists():
+        return
+    recorded = read_json(path)
+    layers = tuple(recorded["target_layer_ids"])
+    if layers != config.shape.target_layer_ids:
+        raise InputError(
+            f"the conversations in {config.data} were recorded at target layers {layers}, but target_layer_ids is "
+            f"{config.shape.target_layer_ids}; name the layers that they were recorded at."
+        )
+    template = template_of(target)
+    if template is not None and template != recorded["chat_template_sha256"]:
+        raise InputError(
+            f"the conversations in {config.data} were recorded under another chat template than that of {target}; "
+            "record them again, or name the target that they came from."
+        )
 
 
 def held_out_acceptance(config: TrainConfig, held_out: ConversationDataset) -> ReplayedAcceptance:
@@ -87,9 +112,11 @@ def held_out_acceptance(config: TrainConfig, held_out: ConversationDataset) -> R
     return ReplayedAcceptance(chosen, config.shape.block_size, methods)
 
 
-def position_weights(config: LossConfig) -> PositionWeights:
+def position_weights(config: LossConfig, block_size: int) -> PositionWeights:
     """The weighting that the settings name."""
-    return decayed_weights(config.gamma) if config.weights == "decay" else d_pace_weights(config.smoothing)
+    if config.weights == "d_pace":
+        return d_pace_weights(config.smoothing)
+    return decayed_weights(config.gamma or default_gamma(block_size))
 
 
 @dataclass
@@ -116,7 +143,11 @@ class _Run:
         self.accelerator = accelerator
         network.to(accelerator.device)
         objective = DFlashObjective(
-            network, draft_ids, position_weights(config.loss), config.loss.soft, config.chunk_blocks
+            network,
+            draft_ids,
+            position_weights(config.loss, config.shape.block_size),
+            config.loss.soft,
+            config.chunk_blocks,
         )
         self.optimizers = build_optimizers(network, config.optimizer)
         self.average = WeightAverage(network, config.average)
@@ -153,8 +184,11 @@ class _Run:
                 self._probe(journal, display)
             if done or time.monotonic() - self.saved > 60 * self.config.minutes_per_checkpoint:
                 self._save()
-        if journal is not None and self.progress.step < self.config.steps:
-            self._save()
+        if journal is None or display is None or self.progress.step == self.config.steps:
+            return
+        if self.progress.best_acceptance == 0.0 and self.progress.step > 0:
+            self._probe(journal, display)  # so that even a short run leaves a drafter
+        self._save()
 
     def _step(self, window: _Window) -> None:
         step = self.progress.step
