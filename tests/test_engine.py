@@ -122,6 +122,28 @@ def test_closing_a_stream_cancels_its_request(target):
     assert engine.num_unfinished == 0
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("where", ["prefill", "reserve"])
+def test_an_interrupted_admission_frees_its_row_and_leaves_the_others(target, monkeypatch, error, where):
+    engine = Engine(drafted(target), max_batch=3)
+    first = engine.submit([5, 2], GenerationSettings(max_tokens=12))
+    engine.step()
+    broken = engine.submit([6, 2], GenerationSettings(max_tokens=12))
+
+    def interrupt(*args):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((target, "prefill") if where == "prefill" else (engine._batch.cache, "reserve")), interrupt)
+        with pytest.raises(error):
+            engine.step()
+    last = engine.submit([7, 2], GenerationSettings(max_tokens=12))
+    engine.run()
+    assert broken.finish_reason == "cancelled" and broken.tokens == []
+    for request in (first, last):
+        assert request.tokens == plain_decode(target, request.prompt, request.settings)
+
+
 def test_streams_may_interleave(target):
     engine = Engine(drafted(target), max_batch=2)
     requests = [engine.submit([5 + i, 2], GenerationSettings(max_tokens=12 + 6 * i)) for i in range(3)]

@@ -34,6 +34,8 @@ def test_the_first_turns_of_every_file_are_read_in_order(tmp_path):
         (b'{"turns": [3]}', "line 1"),
         (b'{"prompt": "x"}', "line 1"),
         (b"[1, 2]", "line 1"),
+        (b'{"turns": "one turn"}', "line 1"),
+        (b'{"turns": ["half a character \\ud83d"]}', "line 1"),
     ],
 )
 def test_an_unusable_file_is_refused_with_the_place(tmp_path, content, message):
@@ -41,6 +43,12 @@ def test_an_unusable_file_is_refused_with_the_place(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_prompts((path,))
+
+
+def test_a_byte_order_mark_and_unicode_line_separators_are_no_obstacle(tmp_path):
+    text = json.dumps({"turns": ["one\u2028two\u0085three"]}, ensure_ascii=False)
+    (tmp_path / "p.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n")
+    assert read_prompts((tmp_path / "p.jsonl",))[0].text == "one\u2028two\u0085three"
 
 
 def test_a_missing_file_and_an_absurd_limit_are_refused(tmp_path):

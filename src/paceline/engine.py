@@ -48,13 +48,19 @@ class Engine:
     Without a tokenizer, pieces carry tokens only and stop strings are refused.
     """
 
-    def __init__(self, parts: Parts, tokenizer: Tokenizer | None = None, max_batch: int = 8):
+    def __init__(
+        self,
+        parts: Parts,
+        tokenizer: Tokenizer | None = None,
+        max_batch: int = 8,
+        clock: StageClock | None = None,
+    ):
         if max_batch < 1:
             raise InputError(f"max_batch is {max_batch}, but must be at least 1.")
         self.parts = parts
         self.tokenizer = tokenizer
         self.max_batch = max_batch
-        self.clock = StageClock()
+        self.clock = clock or StageClock()
         self._next_id = 0
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
@@ -130,9 +136,18 @@ class Engine:
 
     def _admit(self, request: Request) -> tuple[Request, Piece]:
         started = perf_counter()
-        self._reserve(request)
+        row = len(self._active)
+        try:
+            self._reserve(request)
+            first = admit(self.parts, self._batch, request.sequence)
+        except BaseException:  # Ctrl-C too: the row is free again, and the request is over
+            request.finish_reason = "cancelled"
+            if len(self._batch.sequences) > row:
+                leave(self._batch, row)
+            elif row < self._batch.cache.num_rows:
+                self._batch.cache.clear(row)
+            raise
         self._active.append(request)
-        first = admit(self.parts, self._batch, request.sequence)
         request.statistics.prefill_s = perf_counter() - started
         return request, self._emit(request, [first])
 

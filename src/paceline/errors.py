@@ -20,6 +20,10 @@ class InputError(PacelineError, ValueError):
     """A value from the user that cannot be used."""
 
 
+class TrainingDivergedError(PacelineError):
+    """A training run whose loss is no longer a number."""
+
+
 class CheckpointError(InputError):
     """A checkpoint that is missing, damaged, or made for another model."""
 

@@ -106,6 +106,11 @@ def load(
         DownloadError: the embedded target could not be fetched.
     """
     set_threads(threads)
+    target = None if target is None else str(target)
+    if drafter == NO_DRAFTER and (block_size is not None or tree_budget is not None):
+        raise InputError(
+            "block_size and tree_budget say how much to draft, but drafter 'none' does not; leave them out."
+        )
     loaded = load_target(target, dtype, device)
     tokenizer = load_tokenizer(target)
     if drafter is None:
@@ -120,14 +125,9 @@ def make_parts(
     target: Target, drafter: Drafter | None, block_size: int | None = None, tree_budget: int | None = None
 ) -> Parts:
     """The loop's parts with a fixed policy: the given sizes, else the drafter's own."""
+    GenerationSettings(block_size=block_size, tree_budget=tree_budget)  # refuses what no request may ask for
     if drafter is None:
         return Parts(target)
-    if block_size is not None and block_size < 2:
-        raise InputError(f"block_size is {block_size}, but must be at least 2 (the anchor and one drafted token).")
-    if tree_budget is not None and tree_budget < 1:
-        raise InputError(
-            f"tree_budget is {tree_budget}, but must be at least 1; to decode without drafting use drafter 'none'."
-        )
     block_size = block_size or drafter.default_block_size
     # Room for a whole chain, where a longer block is asked for than the drafter's own.
     tree_budget = tree_budget or max(drafter.default_tree_budget, block_size - 1)
@@ -191,6 +191,8 @@ def load_drafter(name: str, target: Target, tree: str = "best_first", tree_budge
     if name == NO_DRAFTER:
         return None
     if name == PROMPT_LOOKUP:
+        if tree not in ("best_first", "chain"):
+            raise InputError(f"prompt_lookup drafts a chain, but tree {tree!r} was asked for; leave it out.")
         return PromptLookupDrafter()
     network = load_dflash(_drafter_path(name))
     info = target.info
@@ -219,7 +221,7 @@ def _warn_of_another_template(drafter: str, tokenizer: Any) -> None:
 
 def _drafter_path(name: str) -> Path:
     """A folder as it is; a name like `organisation/model` is fetched from the hub once."""
-    path = Path(name).expanduser()
+    path = _expanded(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return path
     try:
@@ -246,12 +248,20 @@ def target_folder(name: str | None) -> Path:
 def _target_path(name: str | None) -> str:
     if name is None:
         return str(embedded_target())
-    looks_local = name.startswith((".", "/", "~")) or Path(name).exists()
-    if looks_local and not (Path(name).expanduser() / "config.json").is_file():
+    path = _expanded(name)
+    looks_local = name.startswith((".", "/", "~")) or path.exists()
+    if looks_local and not (path / "config.json").is_file():
         raise CheckpointError(
             f"the target {name!r} has no config.json; give a Hugging Face model folder or a hub name."
         )
-    return str(Path(name).expanduser()) if looks_local else name
+    return str(path) if looks_local else name
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"the path {name!r} cannot be used: {_first_line(error)}") from error
 
 
 def _device(name: str | None) -> torch.device:

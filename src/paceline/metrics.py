@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -13,9 +13,13 @@ STAGES = ("choose", "draft", "grow", "verify", "accept", "commit", "other")
 
 
 class StageClock:
-    """Wall-clock per stage: `lap(stage)` books the time since the last lap to that stage."""
+    """Wall-clock per stage: `lap(stage)` books the time since the last lap to that stage.
 
-    def __init__(self) -> None:
+    `wait` is called before each lap: where a device works behind the host's back, it waits for the device.
+    """
+
+    def __init__(self, wait: Callable[[], None] | None = None) -> None:
+        self._wait = wait
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._last = perf_counter()
 
@@ -24,6 +28,8 @@ class StageClock:
         self._last = perf_counter()
 
     def lap(self, stage: str) -> None:
+        if self._wait is not None:
+            self._wait()
         now = perf_counter()
         self.seconds[stage] += now - self._last
         self._last = now

@@ -35,7 +35,7 @@ def read_prompts(files: tuple[Path, ...], limit: int | None = None) -> list[Prom
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"the prompt file {str(file)!r} is not UTF-8 text ({error.reason}); save it as UTF-8."
@@ -44,17 +44,23 @@ def _read(file: Path) -> str:
         raise InputError(f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}.") from error
 
 
+def _is_text(turn: str) -> bool:
+    """JSON can escape half a character, which no tokenizer reads."""
+    return turn.encode("utf-8", "ignore").decode("utf-8") == turn
+
+
 def _parse(text: str, set_name: str, source: str) -> list[Prompt]:
     prompts = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            turn = row["turns"][0]
+            turns = row["turns"]
+            turn = turns[0] if isinstance(turns, list) else None
         except (json.JSONDecodeError, KeyError, IndexError, TypeError):
             turn = None
-        if not isinstance(turn, str) or not turn:
+        if not isinstance(turn, str) or not turn or not _is_text(turn):
             raise InputError(f'{source}, line {number} is not of the form {{"turns": ["a user turn", ...]}}.')
         prompts.append(Prompt(set_name, str(row.get("id", number)), turn))
     if not prompts:

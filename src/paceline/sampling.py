@@ -93,11 +93,29 @@ def target_tokens(
     if not sampled:
         return tokens
     rows = torch.tensor(sampled, device=logits.device)
-    chosen = [settings[i] for i in sampled]
-    keys = torch.stack([torch.tensor([s.seed for s in chosen], device=logits.device), positions[rows]], 1)
+    tokens[rows] = _scores(logits[rows], positions[rows], [settings[i] for i in sampled]).argmax(-1).to(tokens.device)
+    return tokens
+
+
+def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: GenerationSettings) -> tuple[float, float]:
+    """(best score, how far the second one is below it), of the scores whose argmax is the target's token."""
+    if settings.temperature > 0.0:
+        scores = _scores(logits[None], torch.tensor([position], device=logits.device), [settings])[0]
+    else:
+        scores = logits.float()
+    best, second = scores.topk(2).values.tolist()
+    return best, best - second
+
+
+def _scores(
+    logits: Float[Tensor, "r v"], positions: Int64[Tensor, " r"], settings: Sequence[GenerationSettings]
+) -> Float[Tensor, "r v"]:
+    """log p + noise in float64, on the CPU where the device has none."""
+    if logits.device.type == "mps":
+        logits, positions = logits.cpu(), positions.cpu()
+    seeds = torch.tensor([s.seed for s in settings], device=logits.device)
+    keys = torch.stack([seeds, positions], 1)
     # Nodes of equal depth share their noise: hash each (seed, position) once.
     unique, inverse = keys.unique(dim=0, return_inverse=True)
     noise = gumbel_noise(unique[:, 0], unique[:, 1], logits.shape[-1])
-    log_probs = transformed_log_probs(logits[rows].float(), chosen).double()
-    tokens[rows] = (log_probs + noise[inverse]).argmax(-1)
-    return tokens
+    return transformed_log_probs(logits.float(), settings).double() + noise[inverse]

@@ -8,6 +8,11 @@ from typing import Literal
 from paceline.errors import InputError
 from paceline.metrics import acceptance_length, tokens_per_s
 
+#: A pass over more nodes than this costs more than any drafter can win.
+MAX_NODES = 4096
+_BLOCK = f"at least 2 (the anchor and one drafted token) and at most {MAX_NODES}"
+_TREE = f"at least 1 (to decode without drafting, switch drafting off instead) and at most {MAX_NODES}"
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -37,20 +42,17 @@ class GenerationSettings:
     tree_budget: int | None = None
 
     def __post_init__(self) -> None:
+        _require(not isinstance(self.stop, str), "stop", self.stop, "several strings, such as ('END',)")
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
-        _require(0.0 <= self.temperature < float("inf"), "temperature", self.temperature, "a finite number >= 0")
+        usable = self.temperature == 0.0 or 1e-4 <= self.temperature <= 1e4
+        _require(usable, "temperature", self.temperature, "0 (greedy) or within 0.0001 to 10000")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "in (0, 1]")
         _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "in [0, 1]")
         _require(-(2**63) <= self.seed < 2**63, "seed", self.seed, "a 64-bit integer")
         _require(all(self.stop), "stop", self.stop, "non-empty strings")
-        _require(self.block_size is None or self.block_size >= 2, "block_size", self.block_size, "at least 2")
-        _require(
-            self.tree_budget is None or self.tree_budget >= 1,
-            "tree_budget",
-            self.tree_budget,
-            "at least 1 (to decode without drafting, switch drafting off instead)",
-        )
+        _require(self.block_size is None or 2 <= self.block_size <= MAX_NODES, "block_size", self.block_size, _BLOCK)
+        _require(self.tree_budget is None or 1 <= self.tree_budget <= MAX_NODES, "tree_budget", self.tree_budget, _TREE)
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:

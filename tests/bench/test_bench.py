@@ -83,9 +83,9 @@ def test_the_order_of_methods_rotates_and_repeats_are_interleaved():
 def test_a_divergence_is_found_with_the_gap_of_the_plain_targets_logits():
     target = tiny_target("llama")
     plain = plain_decode(target, [1, 2, 3], SETTINGS)
-    assert find_divergence(target, [1, 2, 3], plain, plain) is None
+    assert find_divergence(target, [1, 2, 3], plain, plain, SETTINGS) is None
     other = [*plain[:4], (plain[4] + 1) % 40, *plain[5:]]
-    divergence = find_divergence(target, [1, 2, 3], plain, other)
+    divergence = find_divergence(target, [1, 2, 3], plain, other, SETTINGS)
     assert divergence.position == 4
     assert divergence.gap > 0 and not divergence.is_near_tie
 
@@ -97,15 +97,25 @@ def test_a_gap_of_a_few_units_in_the_last_place_is_a_near_tie():
     twin = (plain[4] + 1) % 40
     with torch.no_grad():
         head[twin] = head[plain[4]]
-    divergence = find_divergence(target, [1, 2, 3], plain, [*plain[:4], twin, *plain[5:]])
+    divergence = find_divergence(target, [1, 2, 3], plain, [*plain[:4], twin, *plain[5:]], SETTINGS)
     assert divergence.is_near_tie and divergence.gap == 0.0 < divergence.bound
+
+
+def test_a_sampled_divergence_is_judged_with_the_noise_of_its_position():
+    target = tiny_target("llama")
+    sampled = GenerationSettings(max_tokens=8, temperature=1.0, seed=5)
+    plain = plain_decode(target, [1, 2, 3], sampled)
+    other = [*plain[:4], (plain[4] + 1) % 40, *plain[5:]]
+    greedy_gap = find_divergence(target, [1, 2, 3], plain, other, SETTINGS).gap
+    gap = find_divergence(target, [1, 2, 3], plain, other, sampled).gap
+    assert gap > 0 and gap != pytest.approx(greedy_gap)
 
 
 def test_divergences_are_counted_in_the_row(measured):
     methods, done = measured
     target = tiny_target("llama")
     x = next(x for x in done if x.method == "random")
-    wrong = find_divergence(target, [1, 2, 3], [1, 2], [1, 3])
+    wrong = find_divergence(target, [1, 2, 3], [1, 2], [1, 3], SETTINGS)
     row = summarise(methods, done, {prompt_key(x): wrong})[1]
     assert (row["same_text"], row["near_ties"]) == (2, 0)
     assert row["largest_gap"] == wrong.gap

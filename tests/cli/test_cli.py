@@ -16,7 +16,7 @@ from paceline.cli import COMMANDS, bench, chat, demo, generate, main, parse
 from paceline.cli.chat import Chat
 from paceline.cli.generate import read_prompt
 from paceline.cli.report import summary
-from paceline.errors import InputError, PacelineError, PromptTooLongError
+from paceline.errors import InputError, PromptTooLongError
 from paceline.types import GenerationSettings, Piece, Statistics
 
 STATISTICS = Statistics(
@@ -240,5 +240,29 @@ def test_the_summary_of_an_answer_without_rounds_has_no_division_by_zero():
     assert "1 tokens in 0 rounds" in summary(replace(STATISTICS, tokens=1, rounds=0, accepted=0, stage_ms={}), "stop")
 
 
-def test_the_family_of_errors_is_the_only_thing_that_main_explains():
-    assert issubclass(InputError, PacelineError) and issubclass(InputError, ValueError)
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InputError("seven is not six."), 2, "paceline: error: seven is not six.\n"),
+        (PermissionError(13, "Permission denied", "/root/x"), 2, "refused '/root/x': Permission denied.\n"),
+        (OSError(28, "No space left on device"), 2, "refused: No space left on device.\n"),
+        (KeyboardInterrupt(), 130, "paceline: interrupted\n"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence_and_an_exit_code(error, code, message, monkeypatch, capsys):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr("paceline.cli.generate.run", run)
+    assert main(["generate", "x"]) == code
+    shown = capsys.readouterr().err
+    assert shown.endswith(message) and shown.count("\n") == 1
+
+
+def test_other_errors_are_faults_and_keep_their_traceback(monkeypatch):
+    def run(args):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("paceline.cli.generate.run", run)
+    with pytest.raises(RuntimeError):
+        main(["generate", "x"])

@@ -14,12 +14,14 @@ import torch
 from accelerate.state import AcceleratorState
 
 from paceline.checkpoints.z_lab import load_dflash, read_metadata
-from paceline.errors import CheckpointError, InputError
+from paceline.errors import CheckpointError, InputError, TrainingDivergedError
 from paceline.train.config import DrafterShape, LossConfig, OptimizerConfig, TrainConfig
 from paceline.train.drafter import draft_config, layer_states
+from paceline.train.records import exclusive
+from paceline.train.shards import write_shard
 from paceline.train.target_weights import TargetWeights
 from paceline.train.trainer import train
-from tiny_training import END, TAPS, tiny_config, write_data, write_target
+from tiny_training import END, TAPS, conversation, tiny_config, write_data, write_target
 
 SLOWLY = """
 import sys, time
@@ -76,11 +78,58 @@ def test_the_loss_falls_and_the_best_drafter_is_exported_with_its_making(folder)
     assert network.config.target_layer_ids == TAPS and network.config.draft_vocab_size == 30
     assert network.t2d[END]
     measured = metadata["held_out_acceptance_length"]
-    assert measured == {
-        "chain": pytest.approx(measured["chain"]),
-        "tree_6": records(config.run, "acceptance_tree_6")[60],
-    }
+    assert measured == {name: records(config.run, f"acceptance_{name}")[60] for name in ("chain", "tree_6")}
+    assert 1.0 < measured["chain"] <= measured["tree_6"]
     assert metadata["step"] == 60 and metadata["response_tokens"] > 0
+
+
+def test_a_second_process_in_the_same_folder_is_refused(folder):
+    config = tiny_config(folder, max_minutes=0.0)
+    train(config)
+    with exclusive(config.run), pytest.raises(InputError, match="another process is at work"):
+        train(config)
+
+
+def test_prompts_that_fill_the_allowed_length_are_left_out(folder):
+    long = conversation(40, response_start=30, seed=77)
+    write_shard(folder / "data" / "shard-00009.safetensors", [long])
+    config = tiny_config(folder, max_length=24, steps=8)
+    train(config)
+    assert len(records(config.run)) == 8
+    with pytest.raises(InputError, match="no conversation has two response tokens"):
+        train(replace(config, run=folder / "short", max_length=6))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(folder):
+    config = tiny_config(folder, optimizer=OptimizerConfig(kind="adamw", learning_rate=1e30, warmup_steps=0, clip=1e30))
+    with pytest.raises(TrainingDivergedError, match="lower learning rate"):
+        train(config)
+    assert not (config.run / "drafter").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"threads": 0}, {"max_length": 0}, {"tree_budget": 0}, {"steps": 0}, {"held_out": 1.0}],
+)
+def test_absurd_settings_are_refused(folder, changes):
+    with pytest.raises(InputError, match=next(iter(changes))):
+        train(tiny_config(folder, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"learning_rate": float("nan")}, {"betas": (0.9, 1.0)}, {"weight_decay": -1.0}, {"clip": 0.0}]
+)
+def test_absurd_optimizers_are_refused(changes):
+    with pytest.raises(InputError, match=next(iter(changes))):
+        OptimizerConfig(**changes)
+
+
+def test_conversations_of_another_vocabulary_are_refused(folder):
+    wrong = conversation(20, seed=1)
+    wrong.tokens[3] = 999
+    write_shard(folder / "data" / "shard-00009.safetensors", [wrong])
+    with pytest.raises(InputError, match="hold token 999"):
+        train(tiny_config(folder))
 
 
 def test_only_a_better_drafter_replaces_the_exported_one(folder):

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
@@ -16,6 +17,7 @@ from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
 from paceline.loading import NO_DRAFTER, PROMPT_LOOKUP, Model, load_drafter, make_parts
+from paceline.metrics import StageClock
 from paceline.types import GenerationSettings, Statistics
 
 
@@ -66,9 +68,16 @@ class HuggingFaceMethod(Method):
         started = perf_counter()
         ids = torch.tensor([prompt], device=self.model.device)
         output = self.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=settings.max_tokens, do_sample=False
+            ids, generation_config=self._greedy(settings.max_tokens), attention_mask=torch.ones_like(ids)
         )
         return Answer(tuple(output[0, len(prompt) :].tolist()), perf_counter() - started, None)
+
+    def _greedy(self, max_tokens: int) -> GenerationConfig:
+        """Greedy and nothing else: penalties that the checkpoint would add are not what is compared."""
+        own = self.model.generation_config
+        return GenerationConfig(
+            max_new_tokens=max_tokens, do_sample=False, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+        )
 
 
 #: Methods that draft with a block-diffusion network, and the growth that makes each.
@@ -109,7 +118,9 @@ def _engine_method(
             raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
         part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
     parts = make_parts(model.target, part, block_size, tree_budget if name == "ddtree" else None)
-    return EngineMethod(name, Engine(parts, max_batch=1), _parts_settings(parts))
+    # Stage times are those of the device: each lap waits for it. Where nothing is queued, there is nothing to wait for.
+    wait = torch.cuda.synchronize if model.target.info.device.type == "cuda" else None
+    return EngineMethod(name, Engine(parts, max_batch=1, clock=StageClock(wait)), _parts_settings(parts))
 
 
 def _parts_settings(parts: Parts) -> dict[str, Any]:

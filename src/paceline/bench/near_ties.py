@@ -6,12 +6,15 @@ nearly tie can swap; a divergence at a wide gap would be a fault.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from paceline.sampling import top_two_gap
 from paceline.target.base import Target
+from paceline.types import GenerationSettings
 
 #: Largest gap between the two best logits that rounding may swap, in units of the last place of the best one.
 MAX_GAP_ULPS = 8
@@ -19,7 +22,7 @@ MAX_GAP_ULPS = 8
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first token in which two texts differ, and the plain target's two best logits there."""
+    """The first token in which two texts differ, and how far apart the plain target's two best scores were there."""
 
     position: int
     gap: float
@@ -31,7 +34,11 @@ class Divergence:
 
 
 def find_divergence(
-    target: Target, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
+    target: Target,
+    prompt: Sequence[int],
+    plain: Sequence[int],
+    other: Sequence[int],
+    settings: GenerationSettings,
 ) -> Divergence | None:
     """None where the texts are equal."""
     if list(plain) == list(other):
@@ -40,10 +47,10 @@ def find_divergence(
     position = next((i for i, (a, b) in pairs if a != b), min(len(plain), len(other)))
     context = [*prompt, *plain[:position]]
     logits = target.prefill(target.new_cache(1, len(context)), 0, context).logits[0, -1]
-    best = logits.float().topk(2).values
-    exponent = best[0].abs().clamp_min(2.0**-126).log2().floor()
-    ulp = float(2.0**exponent) * target_eps(target)
-    return Divergence(position, float(best[0] - best[1]), MAX_GAP_ULPS * ulp)
+    _, gap = top_two_gap(logits, len(context), settings)
+    largest = float(logits.float().max().abs().clamp_min(2.0**-126)) / (settings.temperature or 1.0)
+    ulp = 2.0 ** math.floor(math.log2(largest)) * target_eps(target)
+    return Divergence(position, gap, MAX_GAP_ULPS * ulp)
 
 
 def target_eps(target: Target) -> float:

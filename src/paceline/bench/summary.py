@@ -11,6 +11,7 @@ from paceline.bench.methods import Method
 from paceline.bench.near_ties import Divergence
 from paceline.bench.run import Measurement
 from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
+from paceline.prompts import Prompt
 
 PLAIN = "plain"
 
@@ -18,9 +19,9 @@ PLAIN = "plain"
 def summarise(
     methods: Sequence[Method],
     measurements: Sequence[Measurement],
-    divergences: Mapping[tuple[str, str, str], Divergence],
+    divergences: Mapping[tuple[str, Prompt], Divergence],
 ) -> list[dict[str, Any]]:
-    """One row per method; `divergences` is keyed by (method, prompt set, prompt id)."""
+    """One row per method; `divergences` is keyed by (method, prompt)."""
     by_method = {m.name: [x for x in measurements if x.method == m.name] for m in methods}
     baseline = by_method.get(PLAIN)
     return [_row(m, by_method[m.name], baseline, divergences) for m in methods]
@@ -30,7 +31,7 @@ def _row(
     method: Method,
     done: Sequence[Measurement],
     baseline: Sequence[Measurement] | None,
-    divergences: Mapping[tuple[str, str, str], Divergence],
+    divergences: Mapping[tuple[str, Prompt], Divergence],
 ) -> dict[str, Any]:
     tokens = sum(len(x.answer.tokens) for x in done)
     apart = [divergences[key] for x in done if (key := prompt_key(x)) in divergences]
@@ -71,9 +72,9 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
     }
 
 
-def prompt_key(measurement: Measurement) -> tuple[str, str, str]:
-    """(method, prompt set, prompt id)."""
-    return measurement.method, measurement.prompt.set_name, measurement.prompt.id
+def prompt_key(measurement: Measurement) -> tuple[str, Prompt]:
+    """(method, prompt)."""
+    return measurement.method, measurement.prompt
 
 
 def per_prompt(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:

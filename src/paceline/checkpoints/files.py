@@ -89,12 +89,12 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], weights: dict[str,
 
 
 def _swap_in(fresh: Path, destination: Path, old: Path) -> None:
-    if destination.exists():
-        destination.rename(old)
     try:
+        if destination.exists():
+            destination.rename(old)
         fresh.rename(destination)
-    except OSError:
-        if old.exists():
+    except BaseException:  # Ctrl-C too: whoever reads `destination` must find a checkpoint
+        if old.exists() and not destination.exists():
             old.rename(destination)
         raise
 

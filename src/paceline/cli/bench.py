@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -66,18 +67,21 @@ def run(args: Arguments) -> None:
     prompts = read_prompts(args.prompts, args.limit)
     settings = _settings_of_requests(args)
     _check_output(args.json)
+    if not args.methods:
+        raise InputError("--methods names no method; name at least one.")
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     if "hf" in args.methods and args.temperature > 0.0:
         raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
     from paceline.bench.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.bench.provenance import provenance
-    from paceline.bench.run import measure
+    from paceline.bench.run import check_lengths, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
 
     model, methods = _load(args, console)
     encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
+    check_lengths(encoded, model.target.info)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=len(prompts) * len(methods))
         done = measure(methods, encoded, settings, args.repeats, lambda _: progress.advance(task))
@@ -85,7 +89,7 @@ def run(args: Arguments) -> None:
     plain = {x.prompt: x.answer.tokens for x in done if x.method == PLAIN}
     divergences = {}
     for x in done if plain else []:
-        divergence = find_divergence(model.target, ids[x.prompt], plain[x.prompt], x.answer.tokens)
+        divergence = find_divergence(model.target, ids[x.prompt], plain[x.prompt], x.answer.tokens, settings)
         if divergence is not None:
             divergences[prompt_key(x)] = divergence
     rows = summarise(methods, done, divergences)
@@ -131,5 +135,8 @@ def _settings(args: Arguments) -> dict[str, object]:
 
 def _check_output(path: Path | None) -> None:
     """Refuse before measuring what could not be written after it."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that exists.")
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or (path.exists() and not path.is_file()):
+        raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that you may write to.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import tyro
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from paceline.cli.generate import read_prompt
 from paceline.cli.options import Count, ModelOptions, Name, load_model
 from paceline.errors import PacelineError
 from paceline.prompts import Prompt, read_prompts
@@ -47,7 +48,7 @@ def run(args: Arguments) -> None:
         PacelineError: a drafted text differs from the plain one.
     """
     console = Console(highlight=False)
-    settings = GenerationSettings(max_tokens=args.max_tokens)
+    settings = replace(GenerationSettings(args.max_tokens, tree_budget=args.tree_budget), tree_budget=None)
     prompts = _prompts(args.prompt)
     model = load_model(ModelOptions(drafter="none", threads=args.threads), console)
     from paceline.bench.methods import build_methods
@@ -68,7 +69,7 @@ def run(args: Arguments) -> None:
 
 def _prompts(texts: tuple[str, ...]) -> list[Prompt]:
     if texts:
-        return [Prompt("yours", str(i), text) for i, text in enumerate(texts, start=1)]
+        return [Prompt("yours", str(i), read_prompt(text, None)) for i, text in enumerate(texts, start=1)]
     return [prompt for prompt in read_prompts(()) if prompt.id in SHOWN]
 
 

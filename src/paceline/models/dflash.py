@@ -78,7 +78,8 @@ class DFlashNetwork(nn.Module):
         They share the target's storage when dtype and device agree, and are copied otherwise; of the head
         a reduced draft vocabulary gathers its rows. Call it again after `set_draft_vocabulary`.
         """
-        assert embedding.shape[1] == head.shape[1] == self.config.hidden_size, "of another hidden size"
+        borrows = not (self.config.has_embedding and self.config.has_head)
+        assert not borrows or embedding.shape[1] == head.shape[1] == self.config.hidden_size, "of another hidden size"
         device, dtype = self.norm.weight.device, self.dtype
         if not self.config.has_embedding:
             self.embed_tokens = _frozen_embedding(embedding.detach().to(device, dtype))

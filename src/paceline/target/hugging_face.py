@@ -179,6 +179,10 @@ class HuggingFaceTarget(Target):
 
 def _refuse_unsupported(model: PreTrainedModel, name: str) -> None:
     config = model.config
+    if not hasattr(config, "num_hidden_layers"):
+        raise UnsupportedModelError(
+            f"{name} ({config.model_type}) is made of several models; give a checkpoint of its language model."
+        )
     reason = None
     kinds = set(getattr(config, "layer_types", None) or ())
     parameters = inspect.signature(model.forward).parameters

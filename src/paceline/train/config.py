@@ -64,7 +64,7 @@ class LossConfig:
     """Share of the target's recorded distribution in what is learnt; the rest is the token it chose."""
 
     def __post_init__(self) -> None:
-        if (self.gamma is not None and self.gamma <= 0) or not 0 <= self.smoothing <= 1 or not 0 <= self.soft <= 1:
+        if (self.gamma is not None and not self.gamma > 0) or not 0 <= self.smoothing <= 1 or not 0 <= self.soft <= 1:
             raise InputError(
                 f"gamma {self.gamma} must be above 0, smoothing {self.smoothing} and soft {self.soft} within 0..1"
             )
@@ -94,9 +94,14 @@ class OptimizerConfig:
     """Largest norm of the gradient; longer gradients are shortened to it."""
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0 or self.clip <= 0:
+        if not self.learning_rate > 0 or not self.clip > 0:
             raise InputError(
                 f"learning_rate {self.learning_rate} and clip {self.clip} must both be above 0; give positive numbers"
+            )
+        if not self.weight_decay >= 0 or not 0 <= self.momentum < 1 or not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(
+                f"weight_decay {self.weight_decay} must be at least 0, momentum {self.momentum} and betas {self.betas} "
+                "within 0..1 (1 excluded); correct them"
             )
         if self.warmup_steps < 0 or not 0 <= self.floor <= 1:
             raise InputError(
@@ -157,9 +162,19 @@ class TrainConfig:
     """Steps that a line of the log covers."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "num_anchors", "chunk_blocks", "steps_per_log", "num_held_out"):
+        for name in (
+            "steps",
+            "batch_size",
+            "num_anchors",
+            "chunk_blocks",
+            "steps_per_log",
+            "num_held_out",
+            "tree_budget",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)} but must be at least 1; give a larger number")
+        if self.max_length < 2:
+            raise InputError(f"max_length is {self.max_length} but must be at least 2; give a larger number")
         if not 0 < self.held_out < 1 or not 0 <= self.average < 1:
             raise InputError(
                 f"held_out {self.held_out} must lie between 0 and 1 and average {self.average} within 0..1 (1 excluded)"

@@ -16,17 +16,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paceline.decode import Parts
 from paceline.engine import Request
-from paceline.errors import InputError
+from paceline.errors import InputError, PromptTooLongError
 from paceline.loading import Model, load_target, load_tokenizer, set_threads, template_digest
 from paceline.prompts import read_prompts
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
-from paceline.train.journal import RECORDING, as_plain, check_settings, read_json, write_text
 from paceline.train.recorder import Recorder
+from paceline.train.records import RECORDING, as_plain, check_settings, exclusive, read_json, write_text
 from paceline.train.shards import Conversation, read_shard, write_shard
 from paceline.types import GenerationSettings
 
 _MARKER = "PACELINE-USER-TURN"
+MAX_EMPTY_SHARDS = 8
 
 
 def record_conversations(config: ConversationsConfig) -> Path:
@@ -37,24 +38,32 @@ def record_conversations(config: ConversationsConfig) -> Path:
     """
     set_threads(config.threads)
     tokenizer = load_tokenizer(config.target)
-    config.out.mkdir(parents=True, exist_ok=True)
-    _settle_settings(config, template_digest(tokenizer.chat_template))
     target = load_target(config.target, config.dtype, config.device)
     target.check_layers(config.target_layer_ids)
     recorder = Recorder(config.target_layer_ids)
     model = Model(Parts(target, observer=recorder), tokenizer, config.batch)
     writer = _Writer(config, model, recorder)
+    config.out.mkdir(parents=True, exist_ok=True)
+    with exclusive(config.out):
+        _settle_settings(config, template_digest(tokenizer.chat_template))
+        _write_shards(config, writer)
+    return config.out
+
+
+def _write_shards(config: ConversationsConfig, writer: _Writer) -> None:
     columns = (TextColumn("response tokens"), BarColumn(), TextColumn("{task.completed:.0f}"), TimeRemainingColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("", total=config.response_tokens)
-        count = index = 0
-        while count < config.response_tokens:
+        count = index = empty = 0
+        while count < config.response_tokens and not writer.is_exhausted(index):
             added = writer.shard(index)
-            if added == 0:
-                break
-            count, index = count + added, index + 1
+            count, index, empty = count + added, index + 1, 0 if added else empty + 1
+            if empty == MAX_EMPTY_SHARDS:
+                raise InputError(
+                    f"the last {empty} shards came out empty: the target invents no prompts of three words or more, or "
+                    "answers with a single token; give --prompts FILE or another target."
+                )
             progress.update(task, completed=count)
-    return config.out
 
 
 def _settle_settings(config: ConversationsConfig, template: str) -> None:
@@ -74,7 +83,11 @@ class _Writer:
         self.config, self.model, self.recorder = config, model, recorder
         text = (resources.files("paceline.train") / "starters.txt").read_text(encoding="utf-8")
         self.starters = [line for line in text.splitlines() if line]
-        self.prompts = _read_prompts(config.prompts)
+        self.prompts = _read_prompts(config, model)
+
+    def is_exhausted(self, index: int) -> bool:
+        """Whether the files have no prompts left for shard `index`."""
+        return bool(self.config.prompts) and index * self.config.conversations_per_shard >= len(self.prompts)
 
     def shard(self, index: int) -> int:
         """Write shard `index` unless it is there; its number of response tokens (0: no prompts are left)."""
@@ -140,5 +153,14 @@ def _opening(model: Model) -> str:
     return str(text[: text.index(_MARKER)])
 
 
-def _read_prompts(files: tuple[Path, ...]) -> list[str]:
-    return [prompt.text for prompt in read_prompts(files)] if files else []
+def _read_prompts(config: ConversationsConfig, model: Model) -> list[str]:
+    """The prompts of the files; one that leaves no room for an answer is refused before anything is recorded."""
+    prompts = read_prompts(config.prompts) if config.prompts else []
+    for prompt in prompts:
+        length = len(model.encode(prompt.text))
+        if length >= model.target.info.max_context:
+            raise PromptTooLongError(
+                f"prompt {prompt.id!r} of {prompt.set_name} has {length} tokens, but the target has a context of "
+                f"{model.target.info.max_context}; leave it out."
+            )
+    return [prompt.text for prompt in prompts]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.checkpoints.rope_keys import parse_rope
-from paceline.checkpoints.z_lab import load_dflash
+from paceline.checkpoints.z_lab import check_fits, load_dflash
 from paceline.errors import InputError
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.dflash_config import DFlashConfig
@@ -24,7 +24,8 @@ def build_drafter(
     config: TrainConfig, target: TargetWeights, training: ConversationDataset
 ) -> tuple[DFlashNetwork, Tensor]:
     """(network with the target's embedding and head attached, Int64[V] draft id of each target id or -1)."""
-    network = _earlier(config.start_from, config.shape) if config.start_from else _fresh(config, target, training)
+    earlier = config.start_from
+    network = _earlier(earlier, config.shape, target) if earlier else _fresh(config, target, training)
     network.attach(target.embedding(), target.head())
     vocab_size = network.config.vocab_size
     return network.float().train(), network.target_to_draft(torch.arange(vocab_size))
@@ -98,8 +99,10 @@ def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDat
     return network
 
 
-def _earlier(folder: Path, shape: DrafterShape) -> DFlashNetwork:
+def _earlier(folder: Path, shape: DrafterShape, target: TargetWeights) -> DFlashNetwork:
     network = load_dflash(folder)
+    hidden_size, vocab_size = target.config["hidden_size"], target.config["vocab_size"]
+    check_fits(network.config, hidden_size, vocab_size, target.config["num_hidden_layers"], str(target.folder))
     asked = {
         "num_hidden_layers": shape.num_layers,
         "block_size": shape.block_size,

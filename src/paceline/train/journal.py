@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from paceline.errors import CheckpointError, InputError
+from paceline.errors import InputError
 from paceline.train.config import MAY_CHANGE, TrainConfig
 from paceline.train.data import ConversationDataset
+from paceline.train.records import as_plain, check_settings, read_json, write_text
 
 PROVENANCE = "provenance.json"
-RECORDING = "settings.json"
-"""How a folder of shards was recorded; it lies beside them."""
 
 
 class Journal:
@@ -68,17 +65,6 @@ def settle_settings(config: TrainConfig, num_processes: int) -> list[str] | None
     return list(recorded["data"]["shards"])
 
 
-def check_settings(folder: Path, now: dict[str, Any], before: dict[str, Any], may_change: frozenset[str]) -> None:
-    """Refuse to go on in a folder that was begun with other settings, naming the first that differs."""
-    differing = [name for name in now if name not in may_change and now[name] != before.get(name)]
-    if differing:
-        name = differing[0]
-        raise InputError(
-            f"{folder} was begun with {name} = {before.get(name)} but {now[name]} was asked for; "
-            "repeat its settings to resume it, or give another folder"
-        )
-
-
 def check_shards(config: TrainConfig, dataset: ConversationDataset) -> None:
     """Refuse shards that changed since the run was started."""
     recorded = _recorded(config)
@@ -117,33 +103,6 @@ def write_provenance(config: TrainConfig, dataset: ConversationDataset, num_proc
 def _recorded(config: TrainConfig) -> dict[str, Any] | None:
     path = config.run / PROVENANCE
     return read_json(path) if path.exists() else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object that a run or a recording left behind.
-
-    Raises CheckpointError where it is none.
-    """
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{path} is not readable JSON ({error}); give another folder.") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds {type(found).__name__}, but must hold a JSON object; give another folder.")
-    return found
-
-
-def as_plain(config: Any) -> dict[str, Any]:
-    """The settings as JSON has them."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
-    return plain
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's text at once."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _version(package: str) -> str | None:

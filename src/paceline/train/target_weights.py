@@ -25,7 +25,7 @@ class TargetWeights:
         self.config = read_config(folder)
         index = folder / "model.safetensors.index.json"
         if index.exists():
-            self._files: dict[str, str] = json.loads(index.read_text())["weight_map"]
+            self._files = _weight_map(index)
         else:
             with self._open("model.safetensors") as file:
                 self._files = dict.fromkeys(file.keys(), "model.safetensors")
@@ -44,8 +44,13 @@ class TargetWeights:
                 f"the target in {self.folder} has no weight {name}; paceline trains drafters for checkpoints "
                 "that name their weights as Llama and Qwen do"
             )
-        with self._open(self._files[name]) as file:
-            tensor: Tensor = file.get_tensor(name)
+        try:
+            with self._open(self._files[name]) as file:
+                tensor: Tensor = file.get_tensor(name)
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{self.folder / self._files[name]} does not hold {name} as the index says ({error})."
+            ) from error
         return tensor
 
     def embedding(self) -> Tensor:
@@ -65,3 +70,12 @@ class TargetWeights:
                 f"the target's weights {self.folder / name} cannot be read ({error}); "
                 "give the folder of a Hugging Face checkpoint in safetensors form"
             ) from error
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Which file holds each weight, from the index of a sharded checkpoint."""
+    try:
+        found: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{index} is not the index of a sharded checkpoint ({error}).") from error
+    return found

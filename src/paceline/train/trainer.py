@@ -6,8 +6,10 @@ an uninterrupted one loss by loss.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ import torch
 from accelerate import Accelerator
 
 from paceline.checkpoints.z_lab import save_dflash
-from paceline.errors import InputError
-from paceline.loading import load_tokenizer, target_folder, template_digest
+from paceline.errors import InputError, TrainingDivergedError
+from paceline.loading import load_tokenizer, set_threads, target_folder, template_digest
 from paceline.models.dflash import DFlashNetwork
 from paceline.train.config import LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
@@ -25,10 +27,11 @@ from paceline.train.display import Display
 from paceline.train.drafter import build_drafter
 from paceline.train.ema import WeightAverage
 from paceline.train.held_out import DraftingMethod, HeldOutAcceptance, ReplayedAcceptance
-from paceline.train.journal import RECORDING, Journal, check_shards, read_json, settle_settings, write_provenance
+from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
 from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights, default_gamma
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
+from paceline.train.records import RECORDING, read_json
 from paceline.train.shards import Conversation
 from paceline.train.state import load_latest_state, save_state
 from paceline.train.target_weights import TargetWeights
@@ -41,15 +44,16 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
     `measure` takes the place of the replayed held-out conversations. Raises InputError where the settings do not
     fit the data, the target or the run that lies in `config.run`.
     """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    set_threads(config.threads)
     accelerator = Accelerator(mixed_precision=config.precision)
     target = target_folder(config.target)
     check_recording(config, target)
     dataset = open_dataset(config.data, settle_settings(config, accelerator.num_processes))
     check_shards(config, dataset)
-    training, held_out = split_by_hash(dataset, config.held_out)
-    network, draft_ids = build_drafter(config, TargetWeights(target), training)
+    weights = TargetWeights(target)
+    check_tokens(dataset, weights.config["vocab_size"], target)
+    training, held_out = split_by_hash(usable(dataset, config.max_length), config.held_out)
+    network, draft_ids = build_drafter(config, weights, training)
     taps = config.shape.target_layer_ids
     if dataset.num_features != len(taps) * network.config.target_hidden_size:
         raise InputError(
@@ -57,11 +61,12 @@ def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path
             f"{len(taps) * network.config.target_hidden_size}; name the layers that the shards were recorded with"
         )
     accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        write_provenance(config, dataset, accelerator.num_processes)
-    if measure is None:
-        measure = held_out_acceptance(config, held_out)
-    return _Run(config, accelerator, network, draft_ids, training, measure).to_the_end()
+    measure = measure or held_out_acceptance(config, held_out)
+    config.run.mkdir(parents=True, exist_ok=True)
+    with exclusive(config.run) if accelerator.is_main_process else nullcontext():
+        if accelerator.is_main_process:
+            write_provenance(config, dataset, accelerator.num_processes)
+        return _Run(config, accelerator, network, draft_ids, training, measure).to_the_end()
 
 
 def describe_training(config: TrainConfig, training: ConversationDataset) -> dict[str, Any]:
@@ -100,6 +105,31 @@ def check_recording(config: TrainConfig, target: Path) -> None:
             f"the conversations in {config.data} were recorded under another chat template than that of {target}; "
             "record them again, or name the target that they came from."
         )
+
+
+def check_tokens(dataset: ConversationDataset, vocab_size: int, target: Path) -> None:
+    """Refuse conversations of another vocabulary."""
+    largest = max(int(shard.tensors["tokens"].max()) for shard in dataset.shards)
+    if largest >= vocab_size:
+        raise InputError(
+            f"the conversations hold token {largest}, but {target} has a vocabulary of {vocab_size}; "
+            "name the target that they were recorded from."
+        )
+
+
+def usable(dataset: ConversationDataset, max_length: int) -> ConversationDataset:
+    """The conversations of which, cut to `max_length` tokens, something is left to learn."""
+    kept = [
+        place
+        for place in range(len(dataset))
+        if dataset[place].response_start + 2 <= min(len(dataset[place].tokens), max_length)
+    ]
+    if not kept:
+        raise InputError(
+            f"no conversation has two response tokens within max_length = {max_length}; "
+            "give a larger one, or record longer responses."
+        )
+    return dataset.subset(kept)
 
 
 def held_out_acceptance(config: TrainConfig, held_out: ConversationDataset) -> ReplayedAcceptance:
@@ -154,7 +184,7 @@ class _Run:
         self.progress = load_latest_state(self._states, network, self.optimizers, self.average.weights)
         self.objective = self.accelerator.prepare(objective)
         self.order = ShuffledOrder(len(training), config.seed)
-        self.minutes_before = self.progress.minutes
+        self.minutes_before, self.first_step = self.progress.minutes, self.progress.step
 
     def to_the_end(self) -> Path:
         """Train to the last step or the time limit."""
@@ -186,8 +216,8 @@ class _Run:
                 self._save()
         if journal is None or display is None or self.progress.step == self.config.steps:
             return
-        if self.progress.best_acceptance == 0.0 and self.progress.step > 0:
-            self._probe(journal, display)  # so that even a short run leaves a drafter
+        if self.progress.step > self.first_step:
+            self._probe(journal, display)  # so that even a short run leaves its best drafter
         self._save()
 
     def _step(self, window: _Window) -> None:
@@ -200,6 +230,11 @@ class _Run:
         )
         with self.accelerator.autocast():
             result: BlockLoss = self.objective(batch)
+        if not math.isfinite(float(result.loss.detach())):
+            raise TrainingDivergedError(
+                f"the loss is {float(result.loss.detach())} at step {step + 1}; start anew with a lower "
+                f"learning rate than {self.config.optimizer.learning_rate}."
+            )
         self.accelerator.backward(result.loss)
         self.accelerator.clip_grad_norm_(self.objective.parameters(), self.config.optimizer.clip)
         for optimizer in self.optimizers:

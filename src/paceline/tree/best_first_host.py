@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 import torch
 
 from paceline.tree.draft_tree import DraftTree
+from paceline.tree.host_jit import host_jit
 from paceline.tree.marginals import Marginals
 
 
@@ -38,7 +38,7 @@ def best_first_host(marginals: Marginals, budget: int) -> DraftTree:
     return DraftTree(tokens[:count], parents[:count], log_probs[:count])
 
 
-@numba.njit(cache=True)
+@host_jit
 @no_type_check
 def _grow(candidates: Any, marginals: Any, tokens: Any, parents: Any, log_probs: Any) -> int:
     """Fill tokens, parents and log_probs [n] from candidates and marginals [l, k]; the number of nodes."""
@@ -82,13 +82,13 @@ def _grow(candidates: Any, marginals: Any, tokens: Any, parents: Any, log_probs:
     return count
 
 
-@numba.njit(cache=True)
+@host_jit
 @no_type_check
 def _goes_first(entry: Any, other: Any, scores: Any) -> bool:
     return scores[entry] > scores[other] or (scores[entry] == scores[other] and entry < other)
 
 
-@numba.njit(cache=True)
+@host_jit
 @no_type_check
 def _sift_up(heap: Any, hole: Any, entry: Any, scores: Any) -> None:
     """Put `entry` at the free place `hole`, or above it."""
@@ -101,7 +101,7 @@ def _sift_up(heap: Any, hole: Any, entry: Any, scores: Any) -> None:
     heap[hole] = entry
 
 
-@numba.njit(cache=True)
+@host_jit
 @no_type_check
 def _sift_down(heap: Any, size: Any, entry: Any, scores: Any) -> None:
     """Put `entry` at the top of the first `size` places, or below it."""

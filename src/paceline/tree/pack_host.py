@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from paceline.tree.draft_tree import DraftTree, TreeBatch
+from paceline.tree.host_jit import host_jit
 
 
 def pack_host(trees: Sequence[DraftTree], anchors: Int64[Tensor, " b"]) -> TreeBatch:
@@ -37,7 +37,7 @@ def pack_host(trees: Sequence[DraftTree], anchors: Int64[Tensor, " b"]) -> TreeB
     return TreeBatch(*map(torch.from_numpy, (tokens, parents, depths, num_nodes, visible)))
 
 
-@numba.njit(cache=True)
+@host_jit
 @no_type_check
 def _fill(parents: Any, num_nodes: Any, depths: Any, visible: Any) -> None:
     """Write the depths [b, m] and the visibility [b, m, m]."""
