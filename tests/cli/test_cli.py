@@ -211,7 +211,8 @@ class TestChat:
 
     def test_ctrl_c_ends_the_answer_and_the_next_one_the_chat(self):
         code = (
-            "import itertools, sys, time\nfrom paceline.cli import chat, main\n"
+            "import itertools, signal, sys, time\nfrom paceline.cli import chat, main\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
             "from paceline.types import Piece\n"
             "class Endless:\n    def stream(self, prompt, settings):\n"
             "        for number in itertools.count():\n            time.sleep(0.01)\n"

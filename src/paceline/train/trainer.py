@@ -31,7 +31,7 @@ from paceline.train.journal import Journal, check_shards, settle_settings, write
 from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights, default_gamma
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
-from paceline.train.records import RECORDING, read_json
+from paceline.train.records import RECORDING, exclusive, read_json
 from paceline.train.shards import Conversation
 from paceline.train.state import load_latest_state, save_state
 from paceline.train.target_weights import TargetWeights
