@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from paceline.bench.methods import Answer, Method
@@ -12,6 +12,8 @@ from paceline.metrics import tokens_per_s
 from paceline.prompts import Prompt
 from paceline.target.base import TargetInfo
 from paceline.types import GenerationSettings
+
+WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ def measure(
     repeats: int,
     report: Callable[[Measurement], None],
 ) -> list[Measurement]:
-    """Warm every method up on the first prompt, then measure; the order of methods rotates by prompt."""
+    """Warm every method up with a short answer, then measure; the order of methods rotates by prompt."""
+    short = replace(settings, max_tokens=min(settings.max_tokens, WARM_UP_TOKENS))
     for method in methods:
-        method.answer(prompts[0][1], settings)
+        method.answer(prompts[0][1], short)
     measurements = []
     for index, (prompt, tokens) in enumerate(prompts):
         turn = index % len(methods)

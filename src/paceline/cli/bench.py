@@ -75,7 +75,7 @@ def run(args: Arguments) -> None:
         raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
     from paceline.bench.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.bench.provenance import provenance
-    from paceline.bench.run import check_lengths, measure
+    from paceline.bench.run import WARM_UP_TOKENS, check_lengths, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
 
@@ -95,7 +95,7 @@ def run(args: Arguments) -> None:
     rows = summarise(methods, done, divergences)
     facts = provenance(model.target.info, model.tokenizer, sys.argv)
     facts |= {"prompts": len(prompts), "temperature": args.temperature, "max_tokens": args.max_tokens}
-    facts |= {"batch": 1, "repeats": args.repeats, "warm-up": "one answer per method"}
+    facts |= {"batch": 1, "repeats": args.repeats, "warm-up": f"{WARM_UP_TOKENS} tokens per method"}
     facts["near-tie"] = f"a gap of at most {MAX_GAP_ULPS} units in the last place of the best logit"
     console.print(results_table(rows, facts))
     if args.json is not None:
