@@ -224,24 +224,23 @@ def _drafter_path(name: str) -> Path:
     path = _expanded(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return path
-    try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
-    except Exception as error:  # the hub client raises many kinds for an unknown name or no network
-        raise CheckpointError(
-            f"the drafter {name!r} is no folder here and cannot be fetched from the hub: {_first_line(error)}"
-        ) from error
+    return _fetch("drafter", name, ["*.json", "*.safetensors"])
 
 
 def target_folder(name: str | None) -> Path:
     """The folder of a target's checkpoint; a hub name is fetched once, None is the embedded target."""
-    path = Path(_target_path(name))
-    if path.exists():
-        return path
+    path = _target_path(name)
+    return (
+        Path(path) if Path(path).exists() else _fetch("target", path, ["*.json", "*.safetensors", "*.txt", "*.model"])
+    )
+
+
+def _fetch(what: str, name: str, patterns: list[str]) -> Path:
     try:
-        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub client raises many kinds for an unknown name or no network
         raise CheckpointError(
-            f"the target {name!r} is no folder here and cannot be fetched from the hub: {_first_line(error)}"
+            f"the {what} {name!r} is no folder here and cannot be fetched from the hub: {_first_line(error)}"
         ) from error
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from paceline.errors import InputError
+from paceline.errors import InputError, PromptTooLongError
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,19 @@ def read_prompts(files: tuple[Path, ...], limit: int | None = None) -> list[Prom
         own = resources.files("paceline") / "prompts.jsonl"
         return _parse(own.read_text(encoding="utf-8"), "paceline", "its own prompts")[:limit]
     return [prompt for file in files for prompt in _parse(_read(file), file.stem, str(file))[:limit]]
+
+
+def check_length(prompt: Prompt, num_tokens: int, max_context: int) -> None:
+    """Refuse a prompt that leaves no room for an answer, by name.
+
+    Raises:
+        PromptTooLongError: it fills the target's context.
+    """
+    if num_tokens >= max_context:
+        raise PromptTooLongError(
+            f"prompt {prompt.id!r} of {prompt.set_name} has {num_tokens} tokens, but the target has a context of "
+            f"{max_context}; leave it out."
+        )
 
 
 def _read(file: Path) -> str:

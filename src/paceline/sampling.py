@@ -97,14 +97,14 @@ def target_tokens(
     return tokens
 
 
-def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: GenerationSettings) -> tuple[float, float]:
-    """(best score, how far the second one is below it), of the scores whose argmax is the target's token."""
+def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: GenerationSettings) -> float:
+    """How far the second score is below the best one, of the scores whose argmax is the target's token."""
     if settings.temperature > 0.0:
         scores = _scores(logits[None], torch.tensor([position], device=logits.device), [settings])[0]
     else:
         scores = logits.float()
     best, second = scores.topk(2).values.tolist()
-    return best, best - second
+    return float(best - second)
 
 
 def _scores(

@@ -47,7 +47,7 @@ def find_divergence(
     position = next((i for i, (a, b) in pairs if a != b), min(len(plain), len(other)))
     context = [*prompt, *plain[:position]]
     logits = target.prefill(target.new_cache(1, len(context)), 0, context).logits[0, -1]
-    _, gap = top_two_gap(logits, len(context), settings)
+    gap = top_two_gap(logits, len(context), settings)
     largest = float(logits.float().max().abs().clamp_min(2.0**-126)) / (settings.temperature or 1.0)
     ulp = 2.0 ** math.floor(math.log2(largest)) * target_eps(target)
     return Divergence(position, gap, MAX_GAP_ULPS * ulp)

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from paceline.bench.methods import Answer, Method
-from paceline.errors import PromptTooLongError
 from paceline.metrics import tokens_per_s
 from paceline.prompts import Prompt
-from paceline.target.base import TargetInfo
 from paceline.types import GenerationSettings
 
 WARM_UP_TOKENS = 16
@@ -34,20 +32,6 @@ class Measurement:
     @property
     def seconds_per_token(self) -> float:
         return 1.0 / tokens_per_s(len(self.answer.tokens), self.seconds)
-
-
-def check_lengths(prompts: Sequence[tuple[Prompt, list[int]]], info: TargetInfo) -> None:
-    """Refuse, before anything is measured, a prompt that leaves no room for an answer.
-
-    Raises:
-        PromptTooLongError: naming the prompt.
-    """
-    for prompt, tokens in prompts:
-        if len(tokens) >= info.max_context:
-            raise PromptTooLongError(
-                f"prompt {prompt.id!r} of {prompt.set_name} has {len(tokens)} tokens, but {info.name} has a context of "
-                f"{info.max_context}; leave it out."
-            )
 
 
 def measure(

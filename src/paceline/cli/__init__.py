@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PacelineError as error:
         print(f"paceline: error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the final flush complains
+        return 141
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the final flush complains
-            return 141
         place = f" {str(error.filename)!r}" if error.filename else ""
         print(f"paceline: error: the system refused{place}: {error.strerror or error}.", file=sys.stderr)
         return 2

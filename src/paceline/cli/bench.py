@@ -15,7 +15,7 @@ from rich.progress import Progress
 from paceline.bench.output import write_json
 from paceline.cli.options import Count, ModelOptions, Name, load_model
 from paceline.errors import InputError
-from paceline.prompts import read_prompts
+from paceline.prompts import check_length, read_prompts
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
@@ -75,13 +75,14 @@ def run(args: Arguments) -> None:
         raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
     from paceline.bench.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.bench.provenance import provenance
-    from paceline.bench.run import WARM_UP_TOKENS, check_lengths, measure
+    from paceline.bench.run import WARM_UP_TOKENS, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
 
     model, methods = _load(args, console)
     encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
-    check_lengths(encoded, model.target.info)
+    for prompt, tokens in encoded:
+        check_length(prompt, len(tokens), model.target.info.max_context)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=len(prompts) * len(methods))
         done = measure(methods, encoded, settings, args.repeats, lambda _: progress.advance(task))

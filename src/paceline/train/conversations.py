@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paceline.decode import Parts
 from paceline.engine import Request
-from paceline.errors import InputError, PromptTooLongError
+from paceline.errors import InputError
 from paceline.loading import Model, load_target, load_tokenizer, set_threads, template_digest
-from paceline.prompts import read_prompts
+from paceline.prompts import check_length, read_prompts
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
 from paceline.train.recorder import Recorder
@@ -157,10 +157,5 @@ def _read_prompts(config: ConversationsConfig, model: Model) -> list[str]:
     """The prompts of the files; one that leaves no room for an answer is refused before anything is recorded."""
     prompts = read_prompts(config.prompts) if config.prompts else []
     for prompt in prompts:
-        length = len(model.encode(prompt.text))
-        if length >= model.target.info.max_context:
-            raise PromptTooLongError(
-                f"prompt {prompt.id!r} of {prompt.set_name} has {length} tokens, but the target has a context of "
-                f"{model.target.info.max_context}; leave it out."
-            )
+        check_length(prompt, len(model.encode(prompt.text)), model.target.info.max_context)
     return [prompt.text for prompt in prompts]

@@ -183,6 +183,7 @@ class _Run:
         self.average = WeightAverage(network, config.average)
         self.progress = load_latest_state(self._states, network, self.optimizers, self.average.weights)
         self.objective = self.accelerator.prepare(objective)
+        self.making = describe_training(config, training)
         self.order = ShuffledOrder(len(training), config.seed)
         self.minutes_before, self.first_step = self.progress.minutes, self.progress.step
 
@@ -299,7 +300,7 @@ class _Run:
 
     def _export(self, acceptance: Mapping[str, float]) -> None:
         measured = {"step": self.progress.step, "held_out_acceptance_length": dict(acceptance)}
-        extra = describe_training(self.config, self.training) | measured
+        extra = self.making | measured
         if self.config.average == 0:
             save_dflash(self.network, self._drafter, extra)
             return
