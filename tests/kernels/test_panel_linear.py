@@ -42,6 +42,19 @@ def test_a_row_does_not_depend_on_its_neighbours_bit_for_bit(dtype):
         assert torch.equal(panels(x[first:last]), together[first:last])
 
 
+def test_weights_that_bfloat16_holds_are_read_as_such_and_give_the_same_bit_for_bit():
+    plain = layer(96, 64, True, torch.float32)
+    plain.weight.data = plain.weight.bfloat16().float()
+    halved = PanelLinear(plain)
+    wide = layer(96, 80, False, torch.float32)  # 0.1 needs float32, so all weights stay
+    wide.weight.data[:64], wide.weight.data[64:] = plain.weight, 0.1
+    wide.bias = torch.nn.Parameter(torch.cat((plain.bias, torch.zeros(16))), requires_grad=False)
+    kept = PanelLinear(wide)
+    assert halved._panels.dtype == torch.bfloat16 and kept._panels.dtype == torch.float32
+    x = torch.randn(9, 96)
+    assert torch.equal(halved(x), kept(x)[:, :64])
+
+
 def test_any_leading_shape_and_strides_are_taken():
     plain = layer(48, 64, True, torch.float32)
     panels = PanelLinear(plain)

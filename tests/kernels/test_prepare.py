@@ -21,15 +21,14 @@ def test_a_packed_layer_equals_its_plain_twin(dtype, bias, rows):
         torch.testing.assert_close(PackedLinear(plain)(x), plain(x), atol=tolerance, rtol=tolerance)
 
 
-def test_every_linear_layer_of_a_float32_model_is_replaced_and_the_logits_stay():
+def test_no_plain_linear_layer_of_a_float32_model_stays_and_its_logits_do():
     model = tiny_model("llama").float()
     ids = torch.tensor([[1, 2, 3, 4]])
     with torch.inference_mode():
         before = model(ids).logits
-        replaced = prepare_for_device(model)
+        assert prepare_for_device(model) > 0
         after = model(ids).logits
     if is_supported(torch.float32):
-        assert replaced == 3 * 7 + 1
         assert not any(type(m) is nn.Linear for m in model.modules())
     torch.testing.assert_close(before, after, atol=1e-4, rtol=1e-4)
 
