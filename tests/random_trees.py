@@ -49,3 +49,23 @@ def any_tree(draw: st.DrawFn, max_nodes: int = 24) -> DraftTree:
     num_nodes = draw(st.integers(0, max_nodes))
     parents = [draw(st.integers(0, node)) for node in range(num_nodes)]
     return DraftTree(torch.arange(num_nodes) + 100, torch.tensor(parents, dtype=torch.int64), torch.zeros(num_nodes))
+
+
+def random_tree(seed: int, size: int, vocabulary: int = 4) -> DraftTree:
+    """A tree of at most `size` nodes over few tokens, so that two such trees overlap."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = []
+    parents: list[int] = []
+    log_probs = [0.0]
+    taken = set()
+    for _ in range(size):
+        parent = int(torch.randint(0, len(tokens) + 1, (), generator=generator))
+        token = int(torch.randint(0, vocabulary, (), generator=generator))
+        if (parent, token) not in taken:
+            taken.add((parent, token))
+            tokens.append(token)
+            parents.append(parent)
+            log_probs.append(log_probs[parent] - float(torch.rand((), generator=generator)))
+    return DraftTree(
+        torch.tensor(tokens, dtype=torch.int64), torch.tensor(parents, dtype=torch.int64), torch.tensor(log_probs[1:])
+    )

@@ -16,6 +16,7 @@ from paceline.checkpoints.z_lab import check_fits, load_dflash, read_metadata
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter, embedded_target
 from paceline.engine import Engine, Request
@@ -89,6 +90,7 @@ def load(
     drafter: str | None = None,
     *,
     tree: str = "best_first",
+    lookup: bool = True,
     tree_budget: int | None = None,
     block_size: int | None = None,
     dtype: str | torch.dtype | None = None,
@@ -99,7 +101,8 @@ def load(
 
     `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a
     checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
-    and prompt lookup for any other. `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
+    and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
+    network grows by best_first. `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
@@ -118,6 +121,8 @@ def load(
     part = load_drafter(drafter, loaded, tree, tree_budget)
     if isinstance(part, DFlashDrafter):
         _warn_of_another_template(drafter, tokenizer)
+        if lookup and tree == "best_first":
+            part = MixtureDrafter(part, PromptLookupDrafter())
     return Model(make_parts(loaded, part, block_size, tree_budget), tokenizer, is_embedded=target is None)
 
 

@@ -13,6 +13,8 @@ from transformers import GenerationConfig
 
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
+from paceline.drafters.mixture import MixtureDrafter
+from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
@@ -81,7 +83,7 @@ class HuggingFaceMethod(Method):
 
 
 #: Methods that draft with a block-diffusion network, and the growth that makes each.
-_BLOCK_METHODS = {"dflash": "chain", "ddtree": "best_first"}
+_BLOCK_METHODS = {"dflash": "chain", "ddtree": "best_first", "mixture": "best_first"}
 
 
 def build_methods(
@@ -117,7 +119,11 @@ def _engine_method(
         if drafter in (PROMPT_LOOKUP, NO_DRAFTER):
             raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
         part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
-    parts = make_parts(model.target, part, block_size, tree_budget if name == "ddtree" else None)
+        if name == "mixture":
+            assert part is not None, "a network was loaded"
+            part = MixtureDrafter(part, PromptLookupDrafter())
+    grows = _BLOCK_METHODS.get(name) == "best_first"
+    parts = make_parts(model.target, part, block_size, tree_budget if grows else None)
     # Stage times are those of the device: each lap waits for it. Where nothing is queued, there is nothing to wait for.
     wait = torch.cuda.synchronize if model.target.info.device.type == "cuda" else None
     return EngineMethod(name, Engine(parts, max_batch=1, clock=StageClock(wait)), _parts_settings(parts))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paceline.bench.methods import Method
     from paceline.loading import Model
 
-MethodName = Literal["plain", "hf", "prompt_lookup", "dflash", "ddtree"]
+MethodName = Literal["plain", "hf", "prompt_lookup", "dflash", "ddtree", "mixture"]
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Arguments:
 
     prompts: tuple[Path, ...] = ()
     """JSON Lines files of prompts; a set of ours where not given."""
-    methods: tuple[MethodName, ...] = ("plain", "prompt_lookup", "dflash", "ddtree")
+    methods: tuple[MethodName, ...] = ("plain", "prompt_lookup", "dflash", "ddtree", "mixture")
     """What to compare; speed-ups are over `plain`."""
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Name = None
-    """Folder or hub name of the drafter for dflash and ddtree; the embedded one for the embedded target."""
+    """Folder or hub name of the drafter for dflash, ddtree and mixture; the embedded one for the embedded target."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     max_tokens: int = 256
@@ -48,7 +48,7 @@ class Arguments:
     ] = None
     """Type of the weights; where not given, float32 on a CPU and the checkpoint's own elsewhere."""
     tree_budget: Count = None
-    """Nodes of ddtree's draft tree, root excluded; the drafter's own where not given."""
+    """Nodes of the draft tree of ddtree and mixture, root excluded; the drafter's own where not given."""
     block_size: Count = None
     """Rows of a drafter's block, anchor included; the drafter's own where not given."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None

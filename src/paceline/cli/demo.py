@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Our own prompts that are shown: an explanation, a calculation, code, an edit.
 SHOWN = ("moon", "orchard", "palindrome", "edit")
-METHODS = ("plain", "prompt_lookup", "dflash", "ddtree")
+METHODS = ("plain", "prompt_lookup", "dflash", "ddtree", "mixture")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Arguments:
     drafter: Name = None
     """Folder or hub name of the drafter; the embedded one where not given."""
     tree_budget: Count = None
-    """Nodes of ddtree's draft tree, root excluded; the drafter's own where not given."""
+    """Nodes of the draft tree of ddtree and mixture, root excluded; the drafter's own where not given."""
     threads: Count = None
     """CPU threads; PyTorch's choice where not given."""
 

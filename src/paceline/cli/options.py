@@ -29,6 +29,8 @@ class ModelOptions:
     embedded target and prompt lookup for any other."""
     tree: Literal["chain", "top_k", "best_first"] = "best_first"
     """How the draft tree grows."""
+    lookup: bool = True
+    """Merge what followed the same words before into the trees that a draft network grows by best_first."""
     tree_budget: Count = None
     """Nodes of the draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None
@@ -94,6 +96,7 @@ def load_model(options: ModelOptions, console: Console) -> Model:
             options.target,
             options.drafter,
             tree=options.tree,
+            lookup=options.lookup,
             tree_budget=options.tree_budget,
             block_size=options.block_size,
             dtype=options.dtype,

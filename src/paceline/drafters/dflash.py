@@ -32,7 +32,7 @@ class DFlashDrafter(Drafter):
         config = network.config
         self.feature_layers = tuple(config.target_layer_ids)
         self.default_block_size = config.block_size
-        self.default_tree_budget = tree_budget or 2 * (config.block_size - 1)
+        self.default_tree_budget = tree_budget or _default_budget(config.block_size, network.norm.weight.device)
 
     def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> SlotCache:
         config = self.network.config
@@ -97,6 +97,11 @@ class DFlashDrafter(Drafter):
             visible = torch.arange(span, device=device) < lengths[:, None]
             mask = visible[:, None, None].expand(-1, 1, block_size, -1)
         return self.network.block(self.network.embed(block), positions, context, mask)
+
+
+def _default_budget(block_size: int, device: torch.device) -> int:
+    """As many nodes as a block on a CPU, where every row of a pass costs; several times that elsewhere."""
+    return block_size - 1 if device.type == "cpu" else 8 * (block_size - 1)
 
 
 def _rows_by_block_size(requests: Sequence[DraftRequest]) -> dict[int, list[int]]:

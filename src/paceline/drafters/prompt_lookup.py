@@ -1,21 +1,35 @@
-"""Prompt lookup: propose what followed the last occurrence of the current n-gram. No training, no network."""
+"""Prompt lookup: propose what followed the longest earlier occurrence of the last tokens. No training, no network.
+
+How far a copy can be trusted depends on how much already agrees: after m equal tokens the next one is the same with a
+probability that rises with m. It is estimated from the sequence itself, whose every committed token shows whether a
+proposal would have held, starting from what texts of a small chat model gave: 1 - 0.8 m^-0.85.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, no_type_check
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.drafters.base import Drafter, DraftRequest, NoState
+from paceline.drafters.base import Drafter, DraftRequest
 from paceline.errors import InputError
 from paceline.metrics import StageClock
 from paceline.tree import DraftTree
+from paceline.tree.host_jit import host_jit
+
+LONGEST = 32
+"""Longer agreements count as this long."""
+_PRIOR_WEIGHT = 8.0
 
 
 class PromptLookupDrafter(Drafter):
-    """Copies from the sequence itself: the longest suffix n-gram (max_ngram down to min_ngram) that occurred before.
+    """Copies from the sequence itself, a chain whose log-probs say how likely the copy is to hold.
+
+    Agreements shorter than `min_ngram` propose nothing, and `max_ngram` bounds how much must agree for the most recent
+    occurrence to win (None: the longest agreement wins, however long).
 
     Raises:
         InputError: n-gram sizes that are not 1 <= min_ngram <= max_ngram.
@@ -25,44 +39,106 @@ class PromptLookupDrafter(Drafter):
     default_block_size = 8
     default_tree_budget = 7
 
-    def __init__(self, max_ngram: int = 3, min_ngram: int = 1):
+    def __init__(self, max_ngram: int = LONGEST, min_ngram: int = 1):
         if not 1 <= min_ngram <= max_ngram:
             raise InputError(f"n-gram sizes are {min_ngram} to {max_ngram}, but must satisfy 1 <= min <= max.")
         self.max_ngram, self.min_ngram = max_ngram, min_ngram
 
-    def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> NoState:
-        return NoState()
+    def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> LookupState:
+        return LookupState()
 
     def observe(self, state: Any, first_row: int, features: Tensor, counts: Sequence[int]) -> None:
         pass
 
-    def draft(self, state: Any, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
-        trees = [self._draft_one(request) for request in requests]
+    def draft(self, state: LookupState, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
+        trees = [self._draft_one(state.row(i), request) for i, request in enumerate(requests)]
         clock.lap("draft")
         return trees
 
-    def _draft_one(self, request: DraftRequest) -> DraftTree:
+    def _draft_one(self, row: _Row, request: DraftRequest) -> DraftTree:
+        tokens = row.read(request.tokens)
         limit = min(request.block_size - 1, request.tree_budget, request.max_depth)
-        continuation = self._continuation(request.tokens, limit) if request.wants_nodes else []
-        count = len(continuation)
-        return DraftTree(
-            tokens=torch.tensor(continuation, dtype=torch.int64),
-            parents=torch.arange(count),
-            log_probs=torch.zeros(count),
-        )
-
-    def _continuation(self, tokens: Sequence[int], limit: int) -> list[int]:
-        for size in range(self.max_ngram, self.min_ngram - 1, -1):
-            start = _last_occurrence(tokens, size)
-            if start is not None:
-                return list(tokens[start + size : start + size + limit])
-        return []
+        if limit <= 0:
+            return DraftTree.empty()
+        start, agreed = _longest_agreement(tokens, min(self.max_ngram, LONGEST))
+        if agreed < self.min_ngram:
+            return DraftTree.empty()
+        copied = tokens[start : start + limit].copy()
+        count = len(copied)
+        row.proposed = (len(tokens), agreed, copied)
+        lengths = np.minimum(agreed + np.arange(count), LONGEST)
+        log_probs = np.log(row.hit_rates()[lengths]).cumsum()
+        return DraftTree(torch.from_numpy(copied), torch.arange(count), torch.from_numpy(log_probs.astype(np.float32)))
 
 
-def _last_occurrence(tokens: Sequence[int], size: int) -> int | None:
-    """Where the last `size` tokens occurred most recently before, with at least one token after them."""
-    pattern = list(tokens[-size:])
-    for start in range(len(tokens) - size - 1, -1, -1):
-        if tokens[start] == pattern[0] and list(tokens[start : start + size]) == pattern:
-            return start
-    return None
+class LookupState:
+    """The tokens of each row, side by side in memory, and what its proposals have been worth."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+
+    def row(self, index: int) -> _Row:
+        return self._rows.setdefault(index, _Row())
+
+    def reserve(self, num_rows: int, num_slots: int) -> None:
+        pass
+
+    def move(self, source: int, destination: int) -> None:
+        if source != destination:
+            self.clear(destination)
+            if source in self._rows:
+                self._rows[destination] = self._rows.pop(source)
+
+    def clear(self, row: int) -> None:
+        self._rows.pop(row, None)
+
+
+class _Row:
+    def __init__(self) -> None:
+        self.proposed: tuple[int, int, np.ndarray] | None = None
+        self._tokens = np.empty(512, np.int64)
+        self._length = 0
+        agreed = np.arange(1, LONGEST + 1)
+        expected = np.concatenate(([0.0], 1 - 0.8 * agreed**-0.85))
+        self._tries = np.full(LONGEST + 1, _PRIOR_WEIGHT)
+        self._hits = _PRIOR_WEIGHT * expected
+
+    def read(self, tokens: Sequence[int]) -> np.ndarray:
+        """All tokens of the row; those that are new say whether the last proposal held."""
+        count = len(tokens)
+        if count > len(self._tokens):
+            self._tokens = np.concatenate((self._tokens, np.empty(count, np.int64)))
+        self._tokens[self._length : count] = tokens[self._length :]
+        self._length = count
+        if self.proposed is not None:
+            self._learn(*self.proposed, self._tokens[:count])
+            self.proposed = None
+        return self._tokens[:count]
+
+    def hit_rates(self) -> np.ndarray:
+        """The probability that the next token is copied rightly, by the number of tokens that agree."""
+        return self._hits / self._tries
+
+    def _learn(self, position: int, agreed: int, copied: np.ndarray, tokens: np.ndarray) -> None:
+        for offset, (expected, token) in enumerate(zip(copied, tokens[position:], strict=False)):
+            length = min(agreed + offset, LONGEST)
+            self._tries[length] += 1
+            self._hits[length] += expected == token
+            if expected != token:
+                return
+
+
+@host_jit
+@no_type_check
+def _longest_agreement(tokens, longest):
+    """(start, agreed): the token at `start` followed the most recent of the longest occurrences of the last tokens."""
+    last, best, start = len(tokens) - 1, 0, 0
+    for i in range(last - 1, -1, -1):
+        agreed = 0
+        while agreed < longest and agreed <= i and tokens[i - agreed] == tokens[last - agreed]:
+            agreed += 1
+        if agreed > best:
+            best, start = agreed, i + 1
+            if best == longest:
+                break
+    return start, best

@@ -9,6 +9,7 @@ from paceline.tree.best_first import best_first
 from paceline.tree.chain import chain
 from paceline.tree.draft_tree import DraftTree, TreeBatch
 from paceline.tree.marginals import Growth, Marginals
+from paceline.tree.merge import merge
 from paceline.tree.pack import pack
 from paceline.tree.render import render_tree
 from paceline.tree.top_k import top_k
@@ -23,6 +24,7 @@ __all__ = [
     "TreeBatch",
     "best_first",
     "chain",
+    "merge",
     "pack",
     "render_tree",
     "top_k",
