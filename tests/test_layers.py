@@ -15,17 +15,17 @@ SOURCE = Path(__file__).parents[1] / "src" / "paceline"
 LAYERS: list[tuple[str, set[str]]] = [
     ("free", {"__init__", "__main__"}),
     ("free", {"cli"}),
-    ("apart", {"server", "bench", "train", "scale"}),
-    ("free", {"engine", "loading", "embedded"}),
+    ("apart", {"server", "bench", "train", "scale", "proof"}),
+    ("free", {"engine", "loading", "embedded", "provenance"}),
     ("apart", {"embedded_conversion"}),  # runs in a process of its own
-    ("free", {"decode", "plain"}),
+    ("free", {"decode", "plain", "choice", "sequence", "near_ties"}),
     ("apart", {"target", "drafters", "policies"}),
     ("apart", {"checkpoints"}),
     ("apart", {"models"}),
     ("apart", {"kernels"}),
-    ("free", {"acceptance", "tree"}),
-    ("free", {"sampling", "kv_cache", "text", "prompts"}),
-    ("free", {"metrics", "types", "registry", "errors"}),
+    ("free", {"acceptance", "sampled_acceptance", "tree"}),
+    ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts"}),
+    ("free", {"metrics", "types", "registry", "errors", "host_jit", "result_files"}),
 ]
 ROW_OF = {part: row for row, (_, parts) in enumerate(LAYERS) for part in parts}
 

@@ -5,7 +5,8 @@ from scipy import stats
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from paceline.errors import InputError
-from paceline.sampling import gumbel_noise, target_tokens, transformed_log_probs
+from paceline.noise import gumbel_noise
+from paceline.sampling import target_tokens, transformed_log_probs
 from paceline.types import GenerationSettings
 
 

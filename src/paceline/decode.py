@@ -14,29 +14,15 @@ import torch
 from torch import Tensor
 
 from paceline.acceptance import Accepted, match
+from paceline.choice import accept_sampled, choose_tokens, edit_logits, keep_logprobs
 from paceline.drafters.base import Drafter, DraftRequest
 from paceline.kv_cache import SlotCache
 from paceline.metrics import StageClock
 from paceline.policies.base import Policy, SequenceView
-from paceline.sampling import target_tokens
+from paceline.sampled_acceptance import SampledRule
+from paceline.sequence import ActiveSequence
 from paceline.target.base import Pass, Target
 from paceline.tree import DraftTree, TreeBatch, pack
-from paceline.types import GenerationSettings, Statistics
-
-
-@dataclass
-class ActiveSequence:
-    """One sequence being decoded: prompt and committed tokens (the last one is the anchor)."""
-
-    tokens: list[int]
-    settings: GenerationSettings
-    max_tokens: int
-    statistics: Statistics = field(default_factory=Statistics)
-
-    @property
-    def remaining(self) -> int:
-        """Tokens still wanted."""
-        return self.max_tokens - self.statistics.tokens
 
 
 class RoundObserver(Protocol):
@@ -50,12 +36,16 @@ class RoundObserver(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The swappable parts of the loop. Without a drafter every round is a plain one."""
+    """The swappable parts of the loop. Without a drafter every round is a plain one.
+
+    `rule` None is the match rule, which serves every tree; the others need chains that the drafter sampled.
+    """
 
     target: Target
     drafter: Drafter | None = None
     policy: Policy | None = None
     observer: RoundObserver | None = None
+    rule: SampledRule | None = None
 
     def __post_init__(self) -> None:
         layers = self.drafter.feature_layers if self.drafter is not None else ()
@@ -92,10 +82,12 @@ def admit(parts: Parts, batch: Batch, sequence: ActiveSequence) -> int:
         parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt)])
     if parts.observer is not None:
         parts.observer.on_prefill(sequence, result)
-    position = torch.tensor([len(prompt)], device=result.logits.device)
-    first = int(target_tokens(result.logits[0], position, [sequence.settings])[0])
-    sequence.tokens.append(first)
-    return first
+    sequence.ends = sequence.settings.ends(parts.target.info.eos_token_ids)
+    empty = [DraftTree.empty()]
+    root = pack(empty, torch.tensor(prompt[-1:])).to(parts.target.info.device)
+    (first,) = _accept([sequence], empty, root, result.logits, None).tokens
+    sequence.commit(first)
+    return first[0]
 
 
 def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int]]:
@@ -108,7 +100,7 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     clock.lap("grow")
     result = parts.target.verify(batch.cache, packed, parts.feature_layers(batch.drafts))
     clock.lap("verify")
-    accepted = match(packed, _target_tokens(batch, packed, result.logits))
+    accepted = _accept(batch.sequences, trees, packed, result.logits, parts.rule)
     clock.lap("accept")
     _commit(parts, batch, result, accepted)
     clock.lap("commit")
@@ -138,7 +130,8 @@ def _choose(parts: Parts, batch: Batch) -> list[DraftRequest]:
         plan = parts.policy.choose(SequenceView(sequence.settings, sequence.statistics))
         # The bonus always comes, so nodes deeper than the tokens still wanted, less one, cannot be emitted.
         depth = sequence.remaining - 1
-        requests.append(DraftRequest(sequence.tokens, plan.block_size, plan.tree_budget, depth))
+        temperature, seed = sequence.settings.temperature, sequence.settings.seed
+        requests.append(DraftRequest(sequence.tokens, plan.block_size, plan.tree_budget, depth, temperature, seed))
     return requests
 
 
@@ -148,13 +141,21 @@ def _draft(parts: Parts, batch: Batch, requests: list[DraftRequest], clock: Stag
     return parts.drafter.draft(batch.draft_state, requests, clock)
 
 
-def _target_tokens(batch: Batch, trees: TreeBatch, logits: Tensor) -> Tensor:
-    """The target's token after every node, each with the noise of the position that the token will take."""
-    num_rows, width = trees.tokens.shape
-    starts = torch.tensor([len(s.tokens) for s in batch.sequences], device=logits.device)
-    positions = (starts[:, None] + trees.depths).flatten()
-    settings = [s.settings for s in batch.sequences for _ in range(width)]
-    return target_tokens(logits.flatten(0, 1), positions, settings).view(num_rows, width)
+def _accept(
+    sequences: Sequence[ActiveSequence],
+    trees: Sequence[DraftTree],
+    packed: TreeBatch,
+    logits: Tensor,
+    rule: SampledRule | None,
+) -> Accepted:
+    """Settle each sequence's path and bonus; the match rule looks at nothing of the drafter but its trees' tokens."""
+    logits = edit_logits(sequences, packed, logits)
+    if rule is None:
+        accepted = match(packed, choose_tokens(sequences, packed, logits))
+    else:
+        accepted = accept_sampled(rule, sequences, trees, logits)
+    keep_logprobs(sequences, logits, accepted)
+    return accepted
 
 
 def _commit(parts: Parts, batch: Batch, result: Pass, accepted: Accepted) -> None:
@@ -165,7 +166,7 @@ def _commit(parts: Parts, batch: Batch, result: Pass, accepted: Accepted) -> Non
     if parts.observer is not None:
         parts.observer.on_round(batch.sequences, result, accepted)
     for sequence, tokens in zip(batch.sequences, accepted.tokens, strict=True):
-        sequence.tokens.extend(tokens)
+        sequence.commit(tokens)
 
 
 def _gather_kept(features: Tensor, paths: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
-from paceline.decode import ActiveSequence, Batch, Parts, admit, decode_round, leave
+from paceline.decode import Batch, Parts, admit, decode_round, leave
 from paceline.errors import InputError, PromptTooLongError
 from paceline.metrics import StageClock
+from paceline.sequence import ActiveSequence
 from paceline.text import TextStream
 from paceline.types import FinishReason, GenerationSettings, Piece, Statistics
 
@@ -187,24 +188,25 @@ class Engine:
         for token in tokens:
             emitted.append(token)
             request.statistics.tokens += 1
-            if token in self.parts.target.info.eos_token_ids:
+            if token in request.sequence.ends:
                 request.finish_reason = "stop"
             elif request.text is not None:
-                text += request.text.push(token)
+                text += request.text.push(token, request.statistics.tokens >= request.settings.min_tokens)
                 if request.text.stopped:
                     request.finish_reason = "stop"
             if request.finish_reason is None and request.sequence.remaining == 0:
                 request.finish_reason = "length"
             if request.finish_reason is not None:
                 break
+        logprobs = tuple(request.sequence.logprobs[len(request.tokens) :][: len(emitted)])
         request.tokens.extend(emitted)
         request.statistics.count_accepted(len(emitted) - 1)
         if request.finish_reason is None:
-            piece = Piece(text, tuple(emitted))
+            piece = Piece(text, tuple(emitted), logprobs=logprobs)
         else:
             text += request.text.flush() if request.text is not None else ""
             self._release(request)
-            piece = Piece(text, tuple(emitted), request.finish_reason, request.statistics)
+            piece = Piece(text, tuple(emitted), request.finish_reason, request.statistics, logprobs)
         request.pieces.append(piece)
         return piece
 
@@ -221,6 +223,12 @@ class Engine:
         outside = [t for t in prompt if not 0 <= t < info.vocab_size]
         if outside:
             raise InputError(f"prompt token {outside[0]} is outside the vocabulary of {info.vocab_size} tokens.")
+        named = [t for t in (*settings.logit_bias, *settings.stop_token_ids) if not 0 <= t < info.vocab_size]
+        if named:
+            raise InputError(
+                f"token {named[0]} of logit_bias or stop_token_ids is outside the vocabulary of {info.vocab_size} "
+                "tokens."
+            )
         if len(prompt) >= info.max_context:
             raise PromptTooLongError(
                 f"the prompt has {len(prompt)} tokens, but {info.name} has a context of {info.max_context}, "

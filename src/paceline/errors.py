@@ -5,6 +5,8 @@
     │   ├── CheckpointError        a checkpoint that is missing, damaged, or made for another model
     │   ├── UnsupportedModelError  a model whose architecture cannot be served losslessly
     │   └── PromptTooLongError     a prompt that leaves no room in the context
+    ├── TrainingDivergedError      a training run whose loss is no longer a number
+    ├── LawBrokenError             a target and drafter for which drafting is not lossless
     └── DownloadError              an artefact that could not be fetched or verified
 
 Each message is one sentence that says what came, what was expected and what to do. The command line
@@ -22,6 +24,10 @@ class InputError(PacelineError, ValueError):
 
 class TrainingDivergedError(PacelineError):
     """A training run whose loss is no longer a number."""
+
+
+class LawBrokenError(PacelineError):
+    """The proof of losslessness failed."""
 
 
 class CheckpointError(InputError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from paceline.embedded import embedded_drafter, embedded_target
 from paceline.engine import Engine, Request
 from paceline.errors import CheckpointError, InputError
 from paceline.kernels import prepare_for_device
+from paceline.noise import sample_seed
 from paceline.policies.fixed import FixedPolicy
 from paceline.target.base import Target
 from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.tree import GROWTHS
-from paceline.types import Completion, GenerationSettings, Piece
+from paceline.types import Completion, GenerationSettings, Piece, complete
 
 #: What may be given in place of a path to a drafter.
 NO_DRAFTER, PROMPT_LOOKUP = "none", "prompt_lookup"
@@ -80,9 +82,24 @@ class Model:
     def generate(self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None) -> Completion:
         """The whole answer."""
         request = self.submit(prompt, settings)
-        text = "".join(piece.text for piece in self.engine.stream(request))
-        assert request.finish_reason is not None
-        return Completion(text, tuple(request.tokens), request.finish_reason, request.statistics)
+        return complete(list(self.engine.stream(request)))
+
+    def samples(
+        self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None, n: int = 1
+    ) -> list[Completion]:
+        """Several answers to one prompt, decoded together: sample i has the i-th seed that follows from the request's.
+
+        The first one is what `generate` gives.
+
+        Raises:
+            InputError: fewer than one sample.
+        """
+        if n < 1:
+            raise InputError(f"n is {n}, but must be at least 1.")
+        settings = settings or GenerationSettings()
+        requests = [self.submit(prompt, replace(settings, seed=sample_seed(settings.seed, i))) for i in range(n)]
+        self.engine.run()
+        return [complete(list(request.pieces)) for request in requests]
 
 
 def load(

@@ -1,9 +1,7 @@
-"""From logits to the target's token: transforms, and noise that is a function of (seed, position).
+"""From logits to the target's token: temperature and what follows it, and noise that depends on (seed, position).
 
-At temperature > 0 the token at sequence position t is argmax_v(log p(v) + g_t(v)), where g_t is Gumbel
-noise hashed from the request's seed, t and v. That is an exact sample of p (the Gumbel-max trick), and it
-makes the text a function of the seed alone: not of the drafter, the tree, or the neighbours in a batch.
-METHODS section 1.
+At temperature > 0 the token at sequence position t is argmax_v(log p(v) + g_t(v)), where g_t is the noise of the
+request's seed at t. METHODS section 1.
 
 Letters: r rows (a sequence's node each), v vocabulary.
 """
@@ -16,32 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from paceline.noise import gumbel_argmax, gumbel_noise
 from paceline.types import GenerationSettings
-
-# Odd multipliers of the SplitMix64 finaliser (Steele, Lea and Flood, 2014), as signed 64-bit integers.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
-_MIX_2 = 0x94D049BB133111EB - 2**64
-
-
-def _shift_right(x: Int64[Tensor, "*s"], bits: int) -> Int64[Tensor, "*s"]:
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _mix(x: Int64[Tensor, "*s"]) -> Int64[Tensor, "*s"]:
-    """A bijection of 64-bit integers whose outputs pass for independent random bits (SplitMix64)."""
-    x = (x ^ _shift_right(x, 30)) * _MIX_1
-    x = (x ^ _shift_right(x, 27)) * _MIX_2
-    return x ^ _shift_right(x, 31)
-
-
-def gumbel_noise(seeds: Int64[Tensor, " r"], positions: Int64[Tensor, " r"], vocabulary: int) -> Float[Tensor, "r v"]:
-    """Standard Gumbel noise for every token at each (seed, position); float64, the same on every device."""
-    keys = _mix(_mix(seeds * _GOLDEN) + positions * _GOLDEN)
-    tokens = torch.arange(vocabulary, device=keys.device)
-    bits = _shift_right(_mix(_mix(keys[:, None] + tokens * _GOLDEN)), 11)
-    uniform = (bits.double() + 0.5) * 2.0**-53
-    return uniform.log_().neg_().log_().neg_()
 
 
 def transformed_log_probs(logits: Float[Tensor, "r v"], settings: Sequence[GenerationSettings]) -> Float[Tensor, "r v"]:
@@ -49,6 +23,11 @@ def transformed_log_probs(logits: Float[Tensor, "r v"], settings: Sequence[Gener
 
     Every row must have a temperature above 0. Ties at the k-th logit are all kept.
     """
+    return _transformed(logits, settings).log_softmax(-1)
+
+
+def _transformed(logits: Float[Tensor, "r v"], settings: Sequence[GenerationSettings]) -> Float[Tensor, "r v"]:
+    """log p of each row but for a constant of the row."""
 
     def column(values: list[float]) -> Tensor:
         return logits.new_tensor(values)[:, None]
@@ -62,7 +41,18 @@ def transformed_log_probs(logits: Float[Tensor, "r v"], settings: Sequence[Gener
         probs = scores.softmax(-1)
         floor = column([s.min_p for s in settings]) * probs.amax(-1, keepdim=True)
         scores = scores.masked_fill(probs < floor, -torch.inf)
-    return scores.log_softmax(-1)
+    return scores
+
+
+def log_probs(logits: Float[Tensor, "r v"], settings: Sequence[GenerationSettings]) -> Float[Tensor, "r v"]:
+    """log p of each row: after every transform at a temperature above 0, plainly of the logits at 0."""
+    greedy = torch.tensor([s.temperature == 0.0 for s in settings], device=logits.device)
+    plain = logits.float().log_softmax(-1)
+    if bool(greedy.all()):
+        return plain
+    sampled = [i for i, s in enumerate(settings) if s.temperature > 0.0]
+    plain[sampled] = transformed_log_probs(logits[sampled].float(), [settings[i] for i in sampled])
+    return plain
 
 
 def _below_top_k(scores: Float[Tensor, "r v"], top_k: list[int]) -> Bool[Tensor, "r v"]:
@@ -93,14 +83,16 @@ def target_tokens(
     if not sampled:
         return tokens
     rows = torch.tensor(sampled, device=logits.device)
-    tokens[rows] = _scores(logits[rows], positions[rows], [settings[i] for i in sampled]).argmax(-1).to(tokens.device)
+    drawn = gumbel_argmax(*_scores(logits[rows], positions[rows], [settings[i] for i in sampled]))
+    tokens[rows] = drawn.to(tokens.device)
     return tokens
 
 
 def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: GenerationSettings) -> float:
     """How far the second score is below the best one, of the scores whose argmax is the target's token."""
     if settings.temperature > 0.0:
-        scores = _scores(logits[None], torch.tensor([position], device=logits.device), [settings])[0]
+        given, seeds, positions = _scores(logits[None], torch.tensor([position], device=logits.device), [settings])
+        scores = (given.double() + gumbel_noise(seeds, positions, len(logits)))[0]
     else:
         scores = logits.float()
     best, second = scores.topk(2).values.tolist()
@@ -109,13 +101,9 @@ def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: Generation
 
 def _scores(
     logits: Float[Tensor, "r v"], positions: Int64[Tensor, " r"], settings: Sequence[GenerationSettings]
-) -> Float[Tensor, "r v"]:
-    """log p + noise in float64, on the CPU where the device has none."""
+) -> tuple[Float[Tensor, "r v"], Int64[Tensor, " r"], Int64[Tensor, " r"]]:
+    """What each row's noise is added to, with its seeds and positions; on the CPU where the device has no float64."""
     if logits.device.type == "mps":
         logits, positions = logits.cpu(), positions.cpu()
     seeds = torch.tensor([s.seed for s in settings], device=logits.device)
-    keys = torch.stack([seeds, positions], 1)
-    # Nodes of equal depth share their noise: hash each (seed, position) once.
-    unique, inverse = keys.unique(dim=0, return_inverse=True)
-    noise = gumbel_noise(unique[:, 0], unique[:, 1], logits.shape[-1])
-    return transformed_log_probs(logits.float(), settings).double() + noise[inverse]
+    return _transformed(logits.float(), settings), seeds, positions

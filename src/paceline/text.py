@@ -20,8 +20,11 @@ class TextStream:
         self._waiting = ""  # decoded text that is held back
         self.stopped = False
 
-    def push(self, token: int) -> str:
-        """Add a token; the text that it makes final. Sets `stopped` when a stop string is complete."""
+    def push(self, token: int, may_stop: bool = True) -> str:
+        """Add a token; the text that it makes final.
+
+        Sets `stopped` when a stop string is complete, which does not count while it may not stop.
+        """
         assert not self.stopped, "a token after the stop string"
         self._window.append(token)
         text = self._decode(self._window)
@@ -31,6 +34,9 @@ class TextStream:
         # Decoders look at neighbours (leading spaces): keep one token of context.
         self._window = self._window[-1:]
         self._settled = self._decode(self._window)
+        if not may_stop:
+            text, self._waiting = self._waiting, ""
+            return text
         return self._release()
 
     def flush(self) -> str:

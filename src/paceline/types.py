@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.errors import InputError
 from paceline.metrics import acceptance_length, tokens_per_s
+
+#: Most alternatives that a request may ask log-probabilities of.
+MAX_LOGPROBS = 20
 
 #: A pass over more nodes than this costs more than any drafter can win.
 MAX_NODES = 4096
@@ -20,9 +25,15 @@ FinishReason = Literal["stop", "length", "cancelled"]
 class GenerationSettings:
     """What one request asks for.
 
-    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch those transforms off.
-    `seed` keys the sampling noise: same seed, same text, drafted or not. `draft` false decodes this
-    request one token a round. `raw` sends a text prompt without the chat template.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 switch those transforms off, and so do a
+    `repetition_penalty` of 1 and a `presence_penalty` and `frequency_penalty` of 0. `logit_bias` is added to the logits
+    of its token ids. `seed` keys the sampling noise: same seed, same text, drafted or not.
+
+    The answer ends at the target's end-of-text tokens (unless `ignore_eos`), at a token of `stop_token_ids`, before a
+    string of `stop`, or after `max_tokens`, whichever comes first; before `min_tokens` only the last of these ends it.
+    `logprobs` asks for the log-probability of every emitted token and of that many alternatives.
+
+    `draft` false decodes this request one token a round. `raw` sends a text prompt without the chat template.
     `block_size` and `tree_budget` (None: the model's own) say how much to draft; they change speed only.
 
     Raises:
@@ -34,8 +45,16 @@ class GenerationSettings:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
     draft: bool = True
     raw: bool = False
     block_size: int | None = None
@@ -49,10 +68,38 @@ class GenerationSettings:
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "in (0, 1]")
         _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "in [0, 1]")
+        self._check_penalties()
         _require(-(2**63) <= self.seed < 2**63, "seed", self.seed, "a 64-bit integer")
         _require(all(self.stop), "stop", self.stop, "non-empty strings")
+        _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, "within 0 to max_tokens")
+        asked = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
+        _require(asked, "logprobs", self.logprobs, f"within 0 to {MAX_LOGPROBS} alternatives")
         _require(self.block_size is None or 2 <= self.block_size <= MAX_NODES, "block_size", self.block_size, _BLOCK)
         _require(self.tree_budget is None or 1 <= self.tree_budget <= MAX_NODES, "tree_budget", self.tree_budget, _TREE)
+
+    def _check_penalties(self) -> None:
+        factor = self.repetition_penalty
+        _require(0.01 <= factor <= 100.0, "repetition_penalty", factor, "1 (off) or within 0.01 to 100")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(-100.0 <= value <= 100.0, name, value, "0 (off) or within -100 to 100")
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        for token, bias in self.logit_bias.items():
+            _require(math.isfinite(bias) and abs(bias) <= 100.0, f"logit_bias of {token}", bias, "within -100 to 100")
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the tokens that came before change the logits."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether the logits are changed before temperature and what follows it."""
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
+
+    def ends(self, eos_token_ids: Collection[int]) -> frozenset[int]:
+        """The tokens that end an answer of a target with these end-of-text tokens."""
+        return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else frozenset(eos_token_ids))
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
@@ -105,13 +152,30 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """The target's log-probability of an emitted token, and of the likeliest tokens in its place, best first.
+
+    They are of the distribution that the token was chosen from: after penalties and bias and, at a temperature above
+    0, after temperature, top-k, top-p and min-p; -inf says that a token could not be chosen.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Piece:
-    """A streamed piece of an answer; the last one carries the finish reason and the statistics."""
+    """A streamed piece of an answer; the last one carries the finish reason and the statistics.
+
+    `logprobs` has an entry for each of `tokens` where the request asks for them, and is empty otherwise.
+    """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason | None = None
     statistics: Statistics | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,3 +186,14 @@ class Completion:
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     statistics: Statistics
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+def complete(pieces: Sequence[Piece]) -> Completion:
+    """The answer whose pieces these are, all of them."""
+    last = pieces[-1]
+    assert last.finish_reason is not None and last.statistics is not None, "not at its end"
+    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    logprobs = tuple(entry for piece in pieces for entry in piece.logprobs)
+    text = "".join(piece.text for piece in pieces)
+    return Completion(text, tokens, last.finish_reason, last.statistics, logprobs)

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from paceline.bench.methods import Answer, EngineMethod, HuggingFaceMethod, Method
-from paceline.bench.near_ties import find_divergence
-from paceline.bench.output import write_json
 from paceline.bench.run import Measurement, measure
 from paceline.bench.summary import per_prompt, prompt_key, summarise
 from paceline.bench.table import results_table
 from paceline.bench.trace import Round, TracedDrafter
 from paceline.decode import Parts
 from paceline.engine import Engine
+from paceline.near_ties import find_divergence
 from paceline.plain import plain_decode
 from paceline.policies.fixed import FixedPolicy
 from paceline.prompts import Prompt
+from paceline.result_files import write_json
 from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.types import GenerationSettings
 from tiny_models import RandomTreeDrafter, tiny_model, tiny_target

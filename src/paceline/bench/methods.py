@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
+from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter
@@ -20,6 +21,7 @@ from paceline.engine import Engine
 from paceline.errors import InputError
 from paceline.loading import NO_DRAFTER, PROMPT_LOOKUP, Model, load_drafter, make_parts
 from paceline.metrics import StageClock
+from paceline.sampled_acceptance import block, reject
 from paceline.types import GenerationSettings, Statistics
 
 
@@ -82,8 +84,17 @@ class HuggingFaceMethod(Method):
         )
 
 
+#: ddtree without knowledge of the sampling noise.
+UNSHARED = "ddtree_unshared"
+#: dflash with a chain drawn from q, and the rule that accepts it. Their texts are other samples of the same p.
+SAMPLED = {"dflash_reject": reject, "dflash_block": block}
 #: Methods that draft with a block-diffusion network, and the growth that makes each.
-_BLOCK_METHODS = {"dflash": "chain", "ddtree": "best_first", "mixture": "best_first"}
+_BLOCK_METHODS = {
+    "dflash": "chain",
+    "ddtree": "best_first",
+    "mixture": "best_first",
+    UNSHARED: "best_first",
+} | dict.fromkeys(SAMPLED, "chain")
 
 
 def build_methods(
@@ -119,11 +130,18 @@ def _engine_method(
         if drafter in (PROMPT_LOOKUP, NO_DRAFTER):
             raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
         part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
+        if name == UNSHARED:
+            assert isinstance(part, DFlashDrafter), "a network was loaded"
+            part = DFlashDrafter(part.network, part.growth, shared_noise=False)
+        if name in SAMPLED:
+            assert isinstance(part, DFlashDrafter), "a network was loaded"
+            part = DFlashDrafter(part.network, part.growth, samples=True)
         if name == "mixture":
             assert part is not None, "a network was loaded"
             part = MixtureDrafter(part, PromptLookupDrafter())
     grows = _BLOCK_METHODS.get(name) == "best_first"
     parts = make_parts(model.target, part, block_size, tree_budget if grows else None)
+    parts = replace(parts, rule=SAMPLED.get(name))
     # Stage times are those of the device: each lap waits for it. Where nothing is queued, there is nothing to wait for.
     wait = torch.cuda.synchronize if model.target.info.device.type == "cuda" else None
     return EngineMethod(name, Engine(parts, max_batch=1, clock=StageClock(wait)), _parts_settings(parts))
@@ -133,4 +151,5 @@ def _parts_settings(parts: Parts) -> dict[str, Any]:
     """What a reader needs beside the method's numbers."""
     if parts.policy is None or parts.drafter is None:
         return {}
-    return {"drafter": parts.drafter.name, **parts.policy.describe()}
+    rule = {"rule": parts.rule.__name__} if parts.rule is not None else {}
+    return {"drafter": parts.drafter.name, **parts.policy.describe(), **rule}

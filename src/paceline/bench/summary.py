@@ -8,9 +8,9 @@ from statistics import mean
 from typing import Any
 
 from paceline.bench.methods import Method
-from paceline.bench.near_ties import Divergence
 from paceline.bench.run import Measurement
 from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
+from paceline.near_ties import Divergence
 from paceline.prompts import Prompt
 
 PLAIN = "plain"
@@ -46,9 +46,15 @@ def _row(
         ratio, low, high = paired_speedup([x.seconds_per_token for x in baseline], [x.seconds_per_token for x in done])
         row |= {"speedup": ratio, "speedup_low": low, "speedup_high": high}
         row |= {"same_text": len(done) - len(apart), "near_ties": sum(d.is_near_tie for d in apart)}
+        if method.settings.get("rule") and not apart and not _same_texts(done, baseline):
+            row["same_text"] = None  # other samples of the same distribution
         row["largest_gap"] = max((d.gap for d in apart), default=0.0)
     row["repetition_rate"] = mean(repetition_rate(x.answer.tokens) for x in done)
     return row | _loop_counts(done)
+
+
+def _same_texts(done: Sequence[Measurement], baseline: Sequence[Measurement]) -> bool:
+    return all(x.answer.tokens == plain.answer.tokens for x, plain in zip(done, baseline, strict=True))
 
 
 def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def _speed_cells(row: dict[str, Any]) -> list[str]:
 
 
 def _same_text(row: dict[str, Any]) -> str:
-    if "same_text" not in row:
-        return "-"
+    if row.get("same_text") is None:
+        return "another sample" if "same_text" in row else "-"
     text = f"{row['same_text']}/{row['prompts']}"
     apart = row["prompts"] - row["same_text"]
     if apart:

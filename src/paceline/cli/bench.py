@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,17 +11,19 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.bench.output import write_json
 from paceline.cli.options import Count, ModelOptions, Name, load_model
 from paceline.errors import InputError
 from paceline.prompts import check_length, read_prompts
+from paceline.result_files import check_writable, write_json
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
     from paceline.bench.methods import Method
     from paceline.loading import Model
 
-MethodName = Literal["plain", "hf", "prompt_lookup", "dflash", "ddtree", "mixture"]
+MethodName = Literal[
+    "plain", "hf", "prompt_lookup", "dflash", "ddtree", "ddtree_unshared", "mixture", "dflash_reject", "dflash_block"
+]
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,19 @@ def run(args: Arguments) -> None:
     console = Console(highlight=False)
     prompts = read_prompts(args.prompts, args.limit)
     settings = _settings_of_requests(args)
-    _check_output(args.json)
+    check_writable(args.json)
     if not args.methods:
         raise InputError("--methods names no method; name at least one.")
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     if "hf" in args.methods and args.temperature > 0.0:
         raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
-    from paceline.bench.near_ties import MAX_GAP_ULPS, find_divergence
-    from paceline.bench.provenance import provenance
+    from paceline.bench.methods import SAMPLED
     from paceline.bench.run import WARM_UP_TOKENS, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
+    from paceline.near_ties import MAX_GAP_ULPS, find_divergence
+    from paceline.provenance import provenance
 
     model, methods = _load(args, console)
     encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
@@ -90,6 +92,8 @@ def run(args: Arguments) -> None:
     plain = {x.prompt: x.answer.tokens for x in done if x.method == PLAIN}
     divergences = {}
     for x in done if plain else []:
+        if args.temperature > 0.0 and x.method in SAMPLED:
+            continue  # another sample of the same distribution
         divergence = find_divergence(model.target, ids[x.prompt], plain[x.prompt], x.answer.tokens, settings)
         if divergence is not None:
             divergences[prompt_key(x)] = divergence
@@ -132,12 +136,3 @@ def _settings(args: Arguments) -> dict[str, object]:
     plain["prompts"] = [str(path) for path in args.prompts]
     plain["json"] = str(args.json)
     return plain
-
-
-def _check_output(path: Path | None) -> None:
-    """Refuse before measuring what could not be written after it."""
-    if path is None:
-        return
-    folder = path.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or (path.exists() and not path.is_file()):
-        raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that you may write to.")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
 from paceline.cli.options import ModelOptions, SamplingOptions, load_model
-from paceline.cli.report import summary
+from paceline.cli.report import logprob_table, summary
 from paceline.errors import InputError
+from paceline.types import Completion, complete
+
+if TYPE_CHECKING:
+    from paceline.loading import Model
 
 STDIN = "-"
 
@@ -27,6 +31,8 @@ class Arguments:
     """Read the prompt from this UTF-8 file instead."""
     raw: bool = False
     """Send the prompt as it is, without the chat template."""
+    n: int = 1
+    """Answers, each with a seed that follows from the request's; several are printed once all are there."""
     stats: bool = False
     """Print counts, speed and stage times after the answer, on standard error."""
     model: Annotated[ModelOptions, tyro.conf.arg(name="")] = field(default_factory=ModelOptions)
@@ -34,16 +40,29 @@ class Arguments:
 
 
 def run(args: Arguments) -> None:
-    """Stream the answer to standard output."""
+    """Stream the answer to standard output; log-probabilities and statistics go to standard error."""
     settings = args.sampling.settings(raw=args.raw)
     prompt = read_prompt(args.prompt, args.prompt_file)
     console = Console(stderr=True, highlight=False)
     model = load_model(args.model, console)
+    if args.n != 1:
+        for i, completion in enumerate(model.samples(prompt, settings, args.n)):
+            print(f"--- {i + 1} of {args.n}\n{completion.text}")
+            _report(args, console, model, completion)
+        return
+    pieces = []
     for piece in model.stream(prompt, settings):
         print(piece.text, end="", flush=True)
+        pieces.append(piece)
     print()
-    if args.stats and piece.statistics is not None:
-        console.print(summary(piece.statistics, piece.finish_reason), soft_wrap=True)
+    _report(args, console, model, complete(pieces))
+
+
+def _report(args: Arguments, console: Console, model: Model, completion: Completion) -> None:
+    if args.sampling.logprobs is not None:
+        console.print(logprob_table(completion.logprobs, lambda token: repr(model.tokenizer.decode([token]))))
+    if args.stats:
+        console.print(summary(completion.statistics, completion.finish_reason), soft_wrap=True)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.console import Console
 
+from paceline.errors import InputError
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
@@ -59,10 +60,26 @@ class SamplingOptions:
     """Sample among the most likely tokens that hold this much probability; 1 is off."""
     min_p: float = GenerationSettings.min_p
     """Drop tokens less likely than this fraction of the likeliest; 0 is off."""
+    repetition_penalty: float = GenerationSettings.repetition_penalty
+    """Make every token of prompt and answer less likely by this factor; 1 is off."""
+    presence_penalty: float = GenerationSettings.presence_penalty
+    """Taken from the logit of every token that the answer has already; 0 is off."""
+    frequency_penalty: float = GenerationSettings.frequency_penalty
+    """Taken from a token's logit for each time that the answer has it already; 0 is off."""
+    logit_bias: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="ID=BIAS")] = ()
+    """Add BIAS to the logit of token ID; may be given several times."""
     seed: int = GenerationSettings.seed
     """Seed of the sampling noise: same seed, same text, drafted or not."""
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = GenerationSettings.stop
     """End the answer before this string; may be given several times."""
+    stop_token_ids: tuple[int, ...] = GenerationSettings.stop_token_ids
+    """End the answer at any of these token ids."""
+    min_tokens: int = GenerationSettings.min_tokens
+    """Do not end the answer before it has this many tokens."""
+    ignore_eos: bool = GenerationSettings.ignore_eos
+    """Do not end the answer at an end-of-text token."""
+    logprobs: Count = GenerationSettings.logprobs
+    """Log-probability of every token, and of this many alternatives."""
     draft: bool = GenerationSettings.draft
     """Draft at all; the text is the same without."""
 
@@ -74,11 +91,27 @@ class SamplingOptions:
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=dict(map(_bias, self.logit_bias)),
             seed=self.seed,
             stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+            logprobs=self.logprobs,
             draft=self.draft,
             raw=raw,
         )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise InputError(f"logit_bias is {text!r}, but must be a token id and a number, such as 198=-5.") from None
 
 
 def load_model(options: ModelOptions, console: Console) -> Model:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from paceline.types import FinishReason, Statistics
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from paceline.types import FinishReason, Statistics, TokenLogprob
 
 
 def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
@@ -15,3 +20,12 @@ def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
     rounds = max(statistics.rounds, 1)
     stages = ", ".join(f"{stage} {ms / rounds:.1f}" for stage, ms in statistics.stage_ms.items())
     return f"{counts}\nms per round: {stages}" if stages else counts
+
+
+def logprob_table(logprobs: Sequence[TokenLogprob], label: Callable[[int], str]) -> Table:
+    """A line for every token: its log-probability, and the likeliest tokens in its place."""
+    table = Table("token", "log-prob", "likeliest", box=None, pad_edge=False)
+    for entry in logprobs:
+        top = "  ".join(f"{label(token)} {logprob:.3f}" for token, logprob in entry.top)
+        table.add_row(Text(label(entry.token)), f"{entry.logprob:.3f}", Text(top))
+    return table

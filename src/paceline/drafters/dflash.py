@@ -9,6 +9,7 @@ Letters: b rows, n tokens, s block size, l = s - 1 drafted positions, h hidden, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -19,63 +20,126 @@ from paceline.kv_cache import LayerShape, SlotCache
 from paceline.metrics import StageClock
 from paceline.models.dflash import DFlashNetwork
 from paceline.tree import DraftTree, Growth, Marginals
+from paceline.tree.sampled_chain import sampled_chain
+from paceline.tree.shared_noise import CANDIDATES, Sharpness
+
+
+@dataclass
+class DFlashState:
+    """Keys and values of the features, and how sharp each sampled row's marginals are."""
+
+    cache: SlotCache
+    sharpness: dict[int, Sharpness] = field(default_factory=dict)
+
+    def reserve(self, num_rows: int, num_slots: int) -> None:
+        self.cache.reserve(num_rows, num_slots)
+
+    def move(self, source: int, destination: int) -> None:
+        self.cache.move(source, destination)
+        if source != destination:
+            self.sharpness.pop(destination, None)
+            if source in self.sharpness:
+                self.sharpness[destination] = self.sharpness.pop(source)
+
+    def clear(self, row: int) -> None:
+        self.cache.clear(row)
+        self.sharpness.pop(row, None)
 
 
 class DFlashDrafter(Drafter):
-    """The network behind the loop's interface; its state is a cache of the features' keys and values."""
+    """The network behind the loop's interface.
+
+    `shared_noise` ranks a sampled request's candidates with the noise that the target will use. `samples` draws
+    chains from the marginals instead, for the rules that need q; then `growth` is not asked.
+    """
 
     name = "dflash"
 
-    def __init__(self, network: DFlashNetwork, growth: Growth, tree_budget: int | None = None):
+    def __init__(
+        self,
+        network: DFlashNetwork,
+        growth: Growth,
+        tree_budget: int | None = None,
+        shared_noise: bool = True,
+        samples: bool = False,
+    ):
         self.network = network.eval()
+        self.shared_noise, self.samples = shared_noise, samples
         self.growth = growth
         config = network.config
         self.feature_layers = tuple(config.target_layer_ids)
         self.default_block_size = config.block_size
         self.default_tree_budget = tree_budget or _default_budget(config.block_size, network.norm.weight.device)
 
-    def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> SlotCache:
+    def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> DFlashState:
         config = self.network.config
         shape = LayerShape(config.num_key_value_heads, config.head_dim, config.head_dim)
-        return SlotCache([shape] * config.num_hidden_layers, num_rows, num_slots, self.network.dtype, device)
+        cache = SlotCache([shape] * config.num_hidden_layers, num_rows, num_slots, self.network.dtype, device)
+        return DFlashState(cache)
 
     @torch.inference_mode()
     def observe(
-        self, state: SlotCache, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]
+        self, state: DFlashState, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]
     ) -> None:
+        cache = state.cache
         num_rows, width = features.shape[:2]
-        state.open(first_row, num_rows, width)
-        starts = torch.tensor(state.starts, device=features.device)
+        cache.open(first_row, num_rows, width)
+        starts = torch.tensor(cache.starts, device=features.device)
         positions = starts[:, None] + torch.arange(width, device=features.device)
         context = self.network.context(features)
         for index, layer in enumerate(self.network.layers):
             keys, values = layer.self_attn.context_kv(context, positions)
-            state.append(index, keys, values)
-        state.extend(counts)
+            cache.append(index, keys, values)
+        cache.extend(counts)
 
     @torch.inference_mode()
-    def draft(self, state: SlotCache, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
-        trees: list[DraftTree] = [DraftTree.empty(state.device) for _ in requests]
+    def draft(self, state: DFlashState, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
+        cache = state.cache
+        trees: list[DraftTree] = [DraftTree.empty(cache.device) for _ in requests]
         for block_size, rows in _rows_by_block_size(requests).items():
-            rows = [r for r in rows if state.lengths[r] + block_size <= self.network.config.max_position_embeddings]
+            rows = [r for r in rows if cache.lengths[r] + block_size <= self.network.config.max_position_embeddings]
             if not rows:
                 continue
-            width = min(max(requests[r].tree_budget for r in rows), self.network.num_draft_tokens)
-            marginals = self._marginals(state, rows, [requests[r].tokens[-1] for r in rows], block_size, width)
+            width = max(self._width(requests[r]) for r in rows)
+            marginals = self._marginals(cache, rows, [requests[r].tokens[-1] for r in rows], block_size, width)
             clock.lap("draft")
             for row, marginal in zip(rows, marginals, strict=True):
-                depth = requests[row].max_depth
-                trees[row] = self.growth(
-                    Marginals(marginal.tokens[:depth], marginal.log_probs[:depth]), requests[row].tree_budget
-                )
+                trees[row] = self._tree(state, row, requests[row], marginal)
             clock.lap("grow")
         return trees
 
+    def _tree(self, state: DFlashState, row: int, request: DraftRequest, marginals: Marginals) -> DraftTree:
+        if not self.samples:
+            return self.growth(self._ranked(state, row, request, marginals), request.tree_budget)
+        count = min(request.tree_budget, request.max_depth)
+        vocabulary = self.network.config.vocab_size
+        return sampled_chain(marginals, count, request.temperature, request.seed, len(request.tokens), vocabulary)
+
+    def _width(self, request: DraftRequest) -> int:
+        """Candidates of a position that can come into the tree."""
+        if self.samples:
+            return self.network.num_draft_tokens
+        width = max(request.tree_budget, CANDIDATES) if self._knows_noise(request) else request.tree_budget
+        return min(width, self.network.num_draft_tokens)
+
+    def _knows_noise(self, request: DraftRequest) -> bool:
+        return self.shared_noise and request.temperature > 0.0
+
+    def _ranked(self, state: DFlashState, row: int, request: DraftRequest, marginals: Marginals) -> Marginals:
+        """The marginals as deep as they are of use, and with the target's noise where the request is sampled."""
+        depth = request.max_depth
+        marginals = Marginals(marginals.tokens[:depth], marginals.log_probs[:depth])
+        if not self._knows_noise(request):
+            return marginals
+        sharpness = state.sharpness.setdefault(row, Sharpness())
+        sharpness.learn(request.tokens)
+        return sharpness.rank(marginals, request.temperature, request.seed, len(request.tokens))
+
     def _marginals(
-        self, state: SlotCache, rows: list[int], anchors: list[int], block_size: int, width: int
+        self, cache: SlotCache, rows: list[int], anchors: list[int], block_size: int, width: int
     ) -> list[Marginals]:
         """The `width` likeliest tokens of each drafted position, for each of `rows`."""
-        hidden = self._block_hidden(state, rows, anchors, block_size)
+        hidden = self._block_hidden(cache, rows, anchors, block_size)
         logits = self.network.draft_logits(hidden[:, 1:]).float()
         top = logits.topk(width, -1)
         log_probs = top.values - logits.logsumexp(-1, keepdim=True)
@@ -83,14 +147,14 @@ class DFlashDrafter(Drafter):
         return [Marginals(t, p) for t, p in zip(tokens, log_probs, strict=True)]
 
     def _block_hidden(
-        self, state: SlotCache, rows: list[int], anchors: list[int], block_size: int
+        self, cache: SlotCache, rows: list[int], anchors: list[int], block_size: int
     ) -> Float[Tensor, "b s h"]:
-        device = state.device
+        device = cache.device
         block = torch.full((len(rows), block_size), self.network.config.mask_token_id, device=device)
         block[:, 0] = torch.tensor(anchors, device=device)
-        lengths = torch.tensor([state.lengths[r] for r in rows], device=device)
+        lengths = torch.tensor([cache.lengths[r] for r in rows], device=device)
         positions = lengths[:, None] + torch.arange(block_size, device=device)
-        context = state.committed(rows)
+        context = cache.committed(rows)
         span = context[0][0].shape[2]
         mask = None
         if len(rows) > 1:

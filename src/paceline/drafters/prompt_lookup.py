@@ -16,9 +16,9 @@ from torch import Tensor
 
 from paceline.drafters.base import Drafter, DraftRequest
 from paceline.errors import InputError
+from paceline.host_jit import host_jit
 from paceline.metrics import StageClock
 from paceline.tree import DraftTree
-from paceline.tree.host_jit import host_jit
 
 LONGEST = 32
 """Longer agreements count as this long."""

@@ -13,8 +13,8 @@ from typing import Any, no_type_check
 import numpy as np
 import torch
 
+from paceline.host_jit import host_jit
 from paceline.tree.draft_tree import DraftTree
-from paceline.tree.host_jit import host_jit
 from paceline.tree.marginals import Marginals
 
 

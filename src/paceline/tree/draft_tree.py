@@ -27,11 +27,13 @@ class DraftTree:
 
     `parents[i]` is the parent of node i + 1 in the index space of the pass, so `parents[i] <= i`;
     `log_probs` is the surrogate log-probability of each node's whole path; siblings bear different tokens.
+    A chain that was sampled carries in `q` the distribution that each of its tokens was drawn from.
     """
 
     tokens: Int64[Tensor, " n"]
     parents: Int64[Tensor, " n"]
     log_probs: Float32[Tensor, " n"]
+    q: Float32[Tensor, "n v"] | None = None
 
     @classmethod
     def empty(cls, device: torch.device | str | None = None) -> DraftTree:

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from paceline.host_jit import host_jit
 from paceline.tree.draft_tree import DraftTree, TreeBatch
-from paceline.tree.host_jit import host_jit
 
 
 def pack_host(trees: Sequence[DraftTree], anchors: Int64[Tensor, " b"]) -> TreeBatch:

@@ -1,0 +1,113 @@
+"""`paceline verify`: the proof that drafting changes nothing but speed, on this target and drafter."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from paceline.cli.options import Count, ModelOptions, load_model
+from paceline.errors import InputError, LawBrokenError
+from paceline.prompts import check_length, read_prompts
+from paceline.result_files import check_writable, write_json
+
+if TYPE_CHECKING:
+    from paceline.drafters.base import Drafter
+    from paceline.loading import Model
+    from paceline.proof.subject import Subject
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Prove on this target and drafter that drafting changes nothing but speed; the exit code says whether it holds."""
+
+    prompts: tuple[Path, ...] = ()
+    """JSON Lines files of prompts; a set of ours where not given."""
+    limit: Count = 4
+    """Use at most this many prompts of each file."""
+    max_tokens: int = 32
+    """Longest answer, in tokens."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
+    """Write what was found to this file."""
+    model: Annotated[ModelOptions, tyro.conf.arg(name="")] = field(default_factory=ModelOptions)
+
+
+def run(args: Arguments) -> None:
+    """Check every law and print a line for each.
+
+    Raises:
+        LawBrokenError: a law does not hold.
+    """
+    console = Console(highlight=False)
+    check_writable(args.json)
+    prompts = read_prompts(args.prompts, args.limit)
+    if args.model.drafter == "none":
+        raise InputError("drafter is 'none', but there is nothing to prove without one; name a drafter.")
+    if len(prompts) < 2:
+        raise InputError(
+            f"{len(prompts)} prompt came, but at least 2 are needed to prove that neighbours change nothing."
+        )
+    model = load_model(args.model, console)
+    encoded = [model.encode(prompt.text) for prompt in prompts]
+    for prompt, tokens in zip(prompts, encoded, strict=True):
+        check_length(prompt, len(tokens), model.target.info.max_context)
+    subject = _subject(args, model, encoded)
+    table, rows = _prove(subject, console)
+    console.print(table)
+    if args.json is not None:
+        from paceline.provenance import provenance
+
+        settings = asdict(args) | {"drafted": list(subject.drafted)}
+        facts = provenance(model.target.info, model.tokenizer, sys.argv)
+        write_json(args.json, {"provenance": facts, "settings": settings, "laws": rows})
+    broken = [row for row in rows if not row["holds"]]
+    if broken:
+        raise LawBrokenError(
+            f"the law {broken[0]['law']!r} is broken ({broken[0]['sentence']}): {broken[0]['measured']}; "
+            "drafting is not lossless here, please report it."
+        )
+    console.print(f"All {len(rows)} laws hold for {', '.join(subject.drafted)} on {model.target.info.name}.")
+
+
+def _subject(args: Arguments, model: Model, prompts: list[list[int]]) -> Subject:
+    """The model's own way of drafting, and the ones it is made of."""
+    from paceline.drafters.dflash import DFlashDrafter
+    from paceline.drafters.mixture import MixtureDrafter
+    from paceline.loading import make_parts
+    from paceline.proof.subject import Subject
+    from paceline.tree import GROWTHS
+
+    drafter = model.drafter
+    assert drafter is not None, "refused before"
+    drafters: dict[str, Drafter] = {}
+    network = drafter.first if isinstance(drafter, MixtureDrafter) else drafter
+    if isinstance(network, DFlashDrafter):
+        drafters = {name: DFlashDrafter(network.network, GROWTHS[name]) for name in ("chain", "best_first")}
+    if drafter is not network or not drafters:
+        drafters[drafter.name] = drafter
+    drafted = {
+        name: make_parts(model.target, part, args.model.block_size, args.model.tree_budget)
+        for name, part in drafters.items()
+    }
+    return Subject(model.target, drafted, prompts, args.max_tokens)
+
+
+def _prove(subject: Subject, console: Console) -> tuple[Table, list[dict[str, Any]]]:
+    from paceline.proof.laws import LAWS
+
+    table = Table("law", "holds", "measured", "s", box=None, pad_edge=False)
+    rows: list[dict[str, Any]] = []
+    for law in LAWS:
+        with console.status(law.sentence):
+            started = perf_counter()
+            finding = law.check(subject)
+            seconds = perf_counter() - started
+        table.add_row(law.sentence, "yes" if finding.holds else "NO", finding.measured, f"{seconds:.0f}")
+        rows.append({"law": law.name, "sentence": law.sentence, "seconds": seconds, **asdict(finding)})
+    return table, rows

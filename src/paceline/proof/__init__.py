@@ -1,0 +1,1 @@
+"""The proof that drafting changes nothing but speed, on any target and drafter."""

@@ -1,0 +1,29 @@
+"""Result files: written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import InputError
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """Write to a temporary sibling, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse before measuring what could not be written after it."""
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or (path.exists() and not path.is_file()):
+        raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that you may write to.")

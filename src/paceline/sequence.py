@@ -1,0 +1,36 @@
+"""One sequence in flight: what is known of it between rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.penalties import TokenCounts
+from paceline.types import GenerationSettings, Statistics, TokenLogprob
+
+
+@dataclass
+class ActiveSequence:
+    """One sequence being decoded: prompt and committed tokens (the last one is the anchor).
+
+    `ends` are the tokens that end the answer. `counts` and `logprobs` are kept where the settings need them; the
+    latter has an entry for every committed token of the answer.
+    """
+
+    tokens: list[int]
+    settings: GenerationSettings
+    max_tokens: int
+    ends: frozenset[int] = frozenset()
+    statistics: Statistics = field(default_factory=Statistics)
+    counts: TokenCounts | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still wanted."""
+        return self.max_tokens - self.statistics.tokens
+
+    def commit(self, tokens: list[int]) -> None:
+        """Append tokens to the answer."""
+        self.tokens.extend(tokens)
+        if self.counts is not None:
+            self.counts.add(tokens)
