@@ -35,4 +35,6 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(shell grep '^torch==' constraints.txt)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@# xgrammar asks for triton, several hundred megabytes that only its CUDA kernel imports.
+	$(BIN)/python -m pip install --quiet --no-deps $(shell grep -E '^(xgrammar|apache-tvm-ffi)==' constraints.txt)
 	@touch $@

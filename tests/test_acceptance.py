@@ -5,6 +5,8 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.acceptance import match, matched_nodes
 from paceline.tree import DraftTree, pack
@@ -70,3 +72,14 @@ def test_ragged_batches_equal_the_walk_of_each_tree_and_padding_is_never_kept():
     for i, tree in enumerate(trees):
         assert (accepted.paths[i], accepted.tokens[i]) == walk(tree, targets[i].tolist())
         assert not kept[i, tree.num_nodes + 1 :].any()
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 20), min_size=1, max_size=5))
+def test_any_batch_equals_the_walk_of_each_tree(seed, sizes):
+    chooser = random.Random(seed)
+    trees = [random_tree(size, chooser) for size in sizes]
+    packed = pack(trees, torch.zeros(len(trees), dtype=torch.int64))
+    targets = torch.randint(0, 4, packed.tokens.shape, generator=torch.Generator().manual_seed(seed))
+    accepted = match(packed, targets)
+    for i, tree in enumerate(trees):
+        assert (accepted.paths[i], accepted.tokens[i]) == walk(tree, targets[i].tolist())

@@ -1,4 +1,8 @@
+import random
+
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.kv_cache import LayerShape, SlotCache
 
@@ -74,3 +78,37 @@ def test_reserve_within_the_capacity_keeps_the_storage():
     before = cache.committed([0])[0][0].untyped_storage().data_ptr()
     cache.reserve(2, 8)
     assert cache.committed([0])[0][0].untyped_storage().data_ptr() == before
+
+
+@given(st.integers(0, 10**6), st.lists(st.sampled_from(["round", "move", "clear", "save", "grow"]), max_size=14))
+def test_any_history_leaves_what_lists_would(seed, history):
+    rng = random.Random(seed)
+    cache, rows, saved, token = new_cache(2, 40), [[], []], None, 0
+    for step in history:
+        row = rng.randrange(2)
+        if step == "round":
+            width = rng.randint(1, 4)
+            passes = [list(range(token + 10 * r, token + 10 * r + width)) for r in range(2)]
+            token += 20
+            paths = [sorted(rng.sample(range(1, width), rng.randint(0, width - 1))) for _ in range(2)]
+            append(cache, 0, passes)
+            cache.keep(paths)
+            for r in range(2):
+                rows[r] = rows[r] + [passes[r][i] for i in (0, *paths[r])]
+        elif step == "move":
+            cache.move(row, 1 - row)
+            rows[1 - row], rows[row] = rows[row], []
+        elif step == "clear":
+            cache.clear(row)
+            rows[row] = []
+        elif step == "grow":
+            cache.reserve(2, cache.num_slots + rng.randint(1, 30))
+        else:
+            saved = saved or (cache.save(row), rows[row])
+            length = rng.randint(0, len(saved[1]))
+            cache.clear(row)
+            cache.restore(row, saved[0], length)
+            rows[row] = saved[1][:length]
+        if max(map(len, rows)) > cache.num_slots - 5:
+            break
+    assert [stored(cache, r) for r in range(2)] == rows

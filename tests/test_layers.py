@@ -16,7 +16,7 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("free", {"__init__", "__main__"}),
     ("free", {"cli"}),
     ("apart", {"server", "bench", "train", "scale", "proof"}),
-    ("free", {"engine", "loading", "embedded", "provenance"}),
+    ("free", {"engine", "loading", "embedded", "provenance", "grammar"}),
     ("apart", {"embedded_conversion"}),  # runs in a process of its own
     ("free", {"decode", "plain", "choice", "sequence", "near_ties"}),
     ("apart", {"target", "drafters", "policies"}),
@@ -25,7 +25,7 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("apart", {"kernels"}),
     ("free", {"acceptance", "sampled_acceptance", "tree"}),
     ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts"}),
-    ("free", {"metrics", "types", "registry", "errors", "host_jit", "result_files"}),
+    ("free", {"metrics", "types", "registry", "errors", "host_jit", "result_files", "prefixes"}),
 ]
 ROW_OF = {part: row for row, (_, parts) in enumerate(LAYERS) for part in parts}
 

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.errors import PacelineError
     from paceline.loading import Model, load
-    from paceline.types import Completion, GenerationSettings, Piece, Statistics
+    from paceline.types import Completion, GenerationSettings, Grammar, Piece, Statistics
 
 __version__ = "0.1.0"
 
-__all__ = ["Completion", "GenerationSettings", "Model", "PacelineError", "Piece", "Statistics", "load"]
+__all__ = ["Completion", "GenerationSettings", "Grammar", "Model", "PacelineError", "Piece", "Statistics", "load"]
 
 _HOMES = {
     "load": "paceline.loading",
     "Model": "paceline.loading",
     "GenerationSettings": "paceline.types",
+    "Grammar": "paceline.types",
     "Piece": "paceline.types",
     "Completion": "paceline.types",
     "Statistics": "paceline.types",

@@ -35,6 +35,8 @@ def edit_logits(
             sequence.counts = TokenCounts(sequence.tokens, logits.shape[-1], logits.device)
         tokens, visible = trees.tokens[row], trees.visible[row]
         logits[row] = edit_tree(logits[row], tokens, visible, sequence.counts, sequence.settings, sequence.ends)
+        if sequence.constraint is not None:
+            sequence.constraint.mask(logits[row])
     return logits
 
 
@@ -61,8 +63,9 @@ def accept_sampled(
         if count:
             assert tree.q is not None, "the rule needs a chain that was sampled"
             positions = torch.arange(count, device=p.device) + len(sequence.tokens)
-            uniforms = uniform_at(stream_seed(seed, ACCEPT), positions)
-            kept, weights = rule(p, tree.q.to(p), tree.tokens, uniforms.to(p))
+            # fresh in every round: what the block rule drops says something about the numbers that it used
+            uniforms = uniform_at(stream_seed(stream_seed(seed, ACCEPT), len(sequence.tokens)), positions)
+            kept, weights = rule(p, tree.q.to(p), tree.tokens.to(p.device), uniforms.to(p.device))
         position = torch.tensor([len(sequence.tokens) + kept], device=p.device)
         rest = torch.tensor([stream_seed(seed, REST)], device=p.device)
         paths.append(list(range(1, kept + 1)))

@@ -19,6 +19,7 @@ from paceline.drafters.base import Drafter, DraftRequest
 from paceline.kv_cache import SlotCache
 from paceline.metrics import StageClock
 from paceline.policies.base import Policy, SequenceView
+from paceline.prefixes import KeptPrefix, Reuse
 from paceline.sampled_acceptance import SampledRule
 from paceline.sequence import ActiveSequence
 from paceline.target.base import Pass, Target
@@ -72,18 +73,26 @@ class Batch:
         return self.draft_state is not None and any(s.settings.draft for s in self.sequences)
 
 
-def admit(parts: Parts, batch: Batch, sequence: ActiveSequence) -> int:
-    """Read a prompt into the next free row; the first token, which becomes the anchor."""
+def admit(parts: Parts, batch: Batch, sequence: ActiveSequence, reuse: Reuse | None = None) -> int:
+    """Read a prompt, or what `reuse` lacks of it, into the next free row; the first token, which becomes the anchor."""
     row = len(batch.sequences)
     prompt = sequence.tokens
-    result = parts.target.prefill(batch.cache, row, prompt, parts.feature_layers(sequence.settings.draft))
+    start = reuse.length if reuse is not None else 0
+    drafts = sequence.settings.draft
+    if reuse is not None:
+        batch.cache.restore(row, reuse.prefix.target, start)
+        if parts.drafter is not None and drafts:
+            batch.draft_state.restore(row, reuse.prefix.draft, start)
+    result = parts.target.prefill(batch.cache, row, prompt[start:], parts.feature_layers(drafts))
     batch.sequences.append(sequence)
     if parts.drafter is not None and result.features is not None:
-        parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt)])
+        parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt) - start])
     if parts.observer is not None:
         parts.observer.on_prefill(sequence, result)
     sequence.ends = sequence.settings.ends(parts.target.info.eos_token_ids)
     empty = [DraftTree.empty()]
+    if sequence.constraint is not None:
+        sequence.constraint.prune(empty[0])
     root = pack(empty, torch.tensor(prompt[-1:])).to(parts.target.info.device)
     (first,) = _accept([sequence], empty, root, result.logits, None).tokens
     sequence.commit(first)
@@ -110,13 +119,29 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     return accepted.tokens
 
 
+def keep_prefix(parts: Parts, batch: Batch, row: int) -> KeptPrefix:
+    """A copy of what the caches hold of a row's committed tokens."""
+    sequence = batch.sequences[row]
+    has_draft = parts.drafter is not None and sequence.settings.draft
+    draft = batch.draft_state.save(row) if has_draft else None
+    tokens = tuple(sequence.tokens[: batch.cache.lengths[row]])
+    return KeptPrefix(tokens, batch.cache.save(row), draft, has_draft)
+
+
+def empty_row(batch: Batch, row: int) -> None:
+    """Forget what the caches hold of a row."""
+    for state in (batch.cache, batch.draft_state):
+        if state is not None:
+            state.clear(row)
+
+
 def leave(batch: Batch, row: int) -> None:
     """Free a row: the last sequence takes its place."""
     last = len(batch.sequences) - 1
     for state in (batch.cache, batch.draft_state):
         if state is not None:
             state.move(last, row)
-            state.clear(last)
+    empty_row(batch, last)
     batch.sequences[row] = batch.sequences[last]
     batch.sequences.pop()
 
@@ -137,8 +162,13 @@ def _choose(parts: Parts, batch: Batch) -> list[DraftRequest]:
 
 def _draft(parts: Parts, batch: Batch, requests: list[DraftRequest], clock: StageClock) -> list[DraftTree]:
     if parts.drafter is None or not any(request.wants_nodes for request in requests):
-        return [DraftTree.empty() for _ in requests]
-    return parts.drafter.draft(batch.draft_state, requests, clock)
+        trees = [DraftTree.empty() for _ in requests]
+    else:
+        trees = parts.drafter.draft(batch.draft_state, requests, clock)
+    return [
+        tree if sequence.constraint is None else sequence.constraint.prune(tree)
+        for sequence, tree in zip(batch.sequences, trees, strict=True)
+    ]
 
 
 def _accept(

@@ -6,15 +6,17 @@ submit -> waiting -> admit (prefill) -> rounds -> finished or cancelled
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
-from paceline.decode import Batch, Parts, admit, decode_round, leave
+from paceline.decode import Batch, Parts, admit, decode_round, empty_row, keep_prefix, leave
 from paceline.errors import InputError, PromptTooLongError
+from paceline.grammar import GrammarCompiler
 from paceline.metrics import StageClock
-from paceline.sequence import ActiveSequence
+from paceline.prefixes import PrefixStore
+from paceline.sequence import ActiveSequence, Constraint
 from paceline.text import TextStream
 from paceline.types import FinishReason, GenerationSettings, Piece, Statistics
 
@@ -46,7 +48,9 @@ class Request:
 class Engine:
     """Decodes up to `max_batch` requests together. A request's text does not depend on its neighbours.
 
-    Without a tokenizer, pieces carry tokens only and stop strings are refused.
+    Without a tokenizer, pieces carry tokens only and stop strings are refused. The last `num_prefixes` finished
+    sequences are kept, so that a prompt that begins as one of them is read from where it parts. `grammars` makes the
+    compiler of grammars, once the first request has one.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         max_batch: int = 8,
         clock: StageClock | None = None,
+        num_prefixes: int = 0,
+        grammars: Callable[[], GrammarCompiler] | None = None,
     ):
         if max_batch < 1:
             raise InputError(f"max_batch is {max_batch}, but must be at least 1.")
@@ -62,6 +68,9 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_batch = max_batch
         self.clock = clock or StageClock()
+        self._prefixes = PrefixStore(num_prefixes if parts.observer is None else 0)
+        self._make_grammars = grammars
+        self._grammars: GrammarCompiler | None = None
         self._next_id = 0
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
@@ -80,7 +89,8 @@ class Engine:
         """Queue a request.
 
         Raises:
-            InputError: an empty prompt, a token outside the vocabulary, stop strings without a tokenizer.
+            InputError: an empty prompt, a token outside the vocabulary, stop strings or a grammar without a tokenizer,
+                a grammar that cannot be compiled.
             PromptTooLongError: a prompt that leaves no room for a new token.
         """
         self._check(prompt, settings)
@@ -91,6 +101,7 @@ class Engine:
         room = self.parts.target.info.max_context - len(prompt)
         sequence = ActiveSequence(list(prompt), settings, min(settings.max_tokens, room))
         sequence.statistics.prompt_tokens = len(prompt)
+        sequence.constraint = self._constraint(settings)
         request = Request(self._next_id, list(prompt), settings, text, sequence)
         self._next_id += 1
         self._waiting.append(request)
@@ -140,13 +151,15 @@ class Engine:
         row = len(self._active)
         try:
             self._reserve(request)
-            first = admit(self.parts, self._batch, request.sequence)
+            reuse = self._prefixes.find(request.prompt, request.settings.draft and self.parts.drafter is not None)
+            request.statistics.cached_tokens = reuse.length if reuse is not None else 0
+            first = admit(self.parts, self._batch, request.sequence, reuse)
         except BaseException:  # Ctrl-C too: the row is free again, and the request is over
             request.finish_reason = "cancelled"
             if len(self._batch.sequences) > row:
                 leave(self._batch, row)
-            elif row < self._batch.cache.num_rows:
-                self._batch.cache.clear(row)
+            else:
+                empty_row(self._batch, row)
             raise
         self._active.append(request)
         request.statistics.prefill_s = perf_counter() - started
@@ -168,6 +181,16 @@ class Engine:
         return self.parts.policy.max_tree_budget(request.settings)
 
     def _round(self) -> list[tuple[Request, Piece]]:
+        try:
+            return self._decode_and_emit()
+        except BaseException:  # Ctrl-C too: rows may now be of different ages, so that none can go on
+            for row in reversed(range(len(self._active))):
+                request = self._active.pop()
+                request.finish_reason = request.finish_reason or "cancelled"
+                leave(self._batch, row)
+            raise
+
+    def _decode_and_emit(self) -> list[tuple[Request, Piece]]:
         started = perf_counter()
         before = dict(self.clock.seconds)
         gained = decode_round(self.parts, self._batch, self.clock)
@@ -212,9 +235,21 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         row = self._active.index(request)
+        if self._prefixes.capacity:
+            self._prefixes.keep(keep_prefix(self.parts, self._batch, row))
         leave(self._batch, row)
         self._active[row] = self._active[-1]
         self._active.pop()
+
+    def _constraint(self, settings: GenerationSettings) -> Constraint | None:
+        if settings.grammar is None:
+            return None
+        if self.parts.rule is not None:
+            raise InputError("a grammar cuts draft trees, which only the match rule allows; leave the other rule out.")
+        if self._make_grammars is None:
+            raise InputError("a grammar needs a tokenizer, and this engine has none; load the model with one.")
+        self._grammars = self._grammars or self._make_grammars()
+        return self._grammars.constraint(settings.grammar, settings.ends(self.parts.target.info.eos_token_ids))
 
     def _check(self, prompt: list[int], settings: GenerationSettings) -> None:
         info = self.parts.target.info

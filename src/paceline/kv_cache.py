@@ -137,6 +137,19 @@ class SlotCache:
             self.lengths[destination] = length
         self.lengths[source] = 0 if source != destination else self.lengths[source]
 
+    def save(self, row: int) -> list[Tensor]:
+        """A copy of a row's committed keys and values, [layers, heads, tokens, size] for every shape of layer."""
+        length = self.lengths[row]
+        return [store[:, row, :, :length].clone() for group in self._groups for store in group]
+
+    def restore(self, row: int, saved: Sequence[Tensor], length: int) -> None:
+        """Put the first `length` tokens of a saved row into an empty one."""
+        assert self.lengths[row] == 0, "the row is in use"
+        for store, kept in zip((s for group in self._groups for s in group), saved, strict=True):
+            store[:, row, :, :length] = kept[:, :, :length]
+        self.lengths[row] = length
+
     def clear(self, row: int) -> None:
-        """Empty a row."""
-        self.lengths[row] = 0
+        """Empty a row, where there is one."""
+        if row < self.num_rows:
+            self.lengths[row] = 0

@@ -22,10 +22,12 @@ from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter, embedded_target
 from paceline.engine import Engine, Request
 from paceline.errors import CheckpointError, InputError
+from paceline.grammar import GrammarCompiler
 from paceline.kernels import prepare_for_device
 from paceline.noise import sample_seed
 from paceline.policies.fixed import FixedPolicy
 from paceline.target.base import Target
+from paceline.target.exact import require_exact
 from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.tree import GROWTHS
 from paceline.types import Completion, GenerationSettings, Piece, complete
@@ -34,17 +36,34 @@ from paceline.types import Completion, GenerationSettings, Piece, complete
 NO_DRAFTER, PROMPT_LOOKUP = "none", "prompt_lookup"
 
 
+#: Finished sequences whose caches a model keeps for prompts that begin like them.
+NUM_PREFIXES = 2
+
+
 class Model:
     """A target with its tokenizer, drafter and policy: text in, text out.
 
     Requests of one `Model` share an engine, so `stream` may be called for several prompts at a time.
     """
 
-    def __init__(self, parts: Parts, tokenizer: Any, max_batch: int = 8, is_embedded: bool = False):
+    def __init__(
+        self,
+        parts: Parts,
+        tokenizer: Any,
+        max_batch: int = 8,
+        is_embedded: bool = False,
+        num_prefixes: int = NUM_PREFIXES,
+    ):
         self.parts = parts
         self.is_embedded = is_embedded
         self.tokenizer = tokenizer
-        self.engine = Engine(parts, tokenizer, max_batch)
+        self.engine = Engine(
+            parts,
+            tokenizer,
+            max_batch,
+            num_prefixes=num_prefixes,
+            grammars=lambda: GrammarCompiler(tokenizer, parts.target.info.vocab_size),
+        )
 
     @property
     def target(self) -> Target:
@@ -98,7 +117,11 @@ class Model:
             raise InputError(f"n is {n}, but must be at least 1.")
         settings = settings or GenerationSettings()
         requests = [self.submit(prompt, replace(settings, seed=sample_seed(settings.seed, i))) for i in range(n)]
-        self.engine.run()
+        try:
+            self.engine.run()
+        finally:
+            for request in requests:
+                self.engine.cancel(request)
         return [complete(list(request.pieces)) for request in requests]
 
 
@@ -108,18 +131,23 @@ def load(
     *,
     tree: str = "best_first",
     lookup: bool = True,
+    exact: bool = False,
     tree_budget: int | None = None,
     block_size: int | None = None,
     dtype: str | torch.dtype | None = None,
     device: str | None = None,
     threads: int | None = None,
+    num_prefixes: int = NUM_PREFIXES,
 ) -> Model:
     """Load a target and a drafter.
 
     `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a
     checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
     and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
-    network grows by best_first. `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
+    network grows by best_first. `exact` refuses a target whose logits depend, in their last bits, on what else is in
+    the pass. `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last
+    `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's text may
+    part from a fresh start's where two tokens nearly tie).
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
@@ -132,6 +160,8 @@ def load(
             "block_size and tree_budget say how much to draft, but drafter 'none' does not; leave them out."
         )
     loaded = load_target(target, dtype, device)
+    if exact:
+        require_exact(loaded)
     tokenizer = load_tokenizer(target)
     if drafter is None:
         drafter = str(embedded_drafter()) if target is None else PROMPT_LOOKUP
@@ -140,7 +170,10 @@ def load(
         _warn_of_another_template(drafter, tokenizer)
         if lookup and tree == "best_first":
             part = MixtureDrafter(part, PromptLookupDrafter())
-    return Model(make_parts(loaded, part, block_size, tree_budget), tokenizer, is_embedded=target is None)
+    if num_prefixes < 0:
+        raise InputError(f"num_prefixes is {num_prefixes}, but must be 0 (keep none) or more.")
+    parts = make_parts(loaded, part, block_size, tree_budget)
+    return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
 
 
 def make_parts(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.penalties import edit_one
 from paceline.sampling import top_two_gap
 from paceline.target.base import Target
 from paceline.types import GenerationSettings
@@ -47,6 +48,8 @@ def find_divergence(
     position = next((i for i, (a, b) in pairs if a != b), min(len(plain), len(other)))
     context = [*prompt, *plain[:position]]
     logits = target.prefill(target.new_cache(1, len(context)), 0, context).logits[0, -1]
+    if settings.edits_logits:
+        logits = edit_one(logits, prompt, plain[:position], settings, settings.ends(target.info.eos_token_ids))
     gap = top_two_gap(logits, len(context), settings)
     largest = float(logits.float().max().abs().clamp_min(2.0**-126)) / (settings.temperature or 1.0)
     ulp = 2.0 ** math.floor(math.log2(largest)) * target_eps(target)

@@ -41,13 +41,15 @@ def gumbel_noise(seeds: Int64[Tensor, " r"], positions: Int64[Tensor, " r"], voc
 def gumbel_at(
     seeds: Int64[Tensor, " r"], positions: Int64[Tensor, " r"], tokens: Int64[Tensor, "#r k"]
 ) -> Float[Tensor, "r k"]:
-    """Standard Gumbel noise of some tokens at each (seed, position); float64."""
+    """Standard Gumbel noise of some tokens at each (seed, position); float64, in host memory where MPS has none."""
     return _uniform(seeds, positions, tokens).log_().neg_().log_().neg_()
 
 
 def _uniform(
     seeds: Int64[Tensor, " r"], positions: Int64[Tensor, " r"], tokens: Int64[Tensor, "#r k"]
 ) -> Float[Tensor, "r k"]:
+    if tokens.device.type == "mps":  # which has no float64
+        seeds, positions, tokens = seeds.cpu(), positions.cpu(), tokens.cpu()
     keys = _mix(_mix(seeds * GOLDEN) + positions * GOLDEN)
     bits = _shift_right(_mix(_mix(keys[:, None] + tokens * GOLDEN)), 11)
     return (bits.double() + 0.5) * 2.0**-53
@@ -60,9 +62,9 @@ def gumbel_argmax(
 
     In host memory only the tokens that can win are given noise.
     """
-    if scores.device.type == "cpu":
-        found = gumbel_argmax_host(scores.contiguous().numpy(), seeds.numpy(), positions.numpy())
-        return torch.from_numpy(found)
+    if scores.device.type in ("cpu", "mps"):
+        found = gumbel_argmax_host(scores.cpu().contiguous().numpy(), seeds.cpu().numpy(), positions.cpu().numpy())
+        return torch.from_numpy(found).to(scores.device)
     keys = torch.stack([seeds, positions], 1)
     # Nodes of equal depth share their noise: hash each (seed, position) once.
     unique, inverse = keys.unique(dim=0, return_inverse=True)

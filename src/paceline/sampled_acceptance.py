@@ -31,7 +31,7 @@ def reject(
     if not len(fallen):
         return len(tokens), p[-1]
     kept = int(fallen[0])
-    return kept, (p[kept] - q[kept]).clamp_min(0.0)
+    return kept, _rest(p[kept], q[kept])
 
 
 def block(
@@ -51,7 +51,13 @@ def block(
             kept, kept_weight = i, weight
     if kept == count:
         return kept, p[-1]
-    return kept, (kept_weight * p[kept] - q[kept]).clamp_min(0.0)
+    return kept, _rest(p[kept], q[kept], kept_weight)
+
+
+def _rest(p: Float[Tensor, " v"], q: Float[Tensor, " v"], weight: float = 1.0) -> Float[Tensor, " v"]:
+    """What p has over q; p itself where rounding leaves nothing."""
+    excess = (weight * p - q).clamp_min(0.0)
+    return excess if bool(excess.any()) else p
 
 
 def _ratios(p: Tensor, q: Tensor, tokens: Tensor, at_most: float = 1.0) -> Float[Tensor, " n"]:

@@ -83,8 +83,7 @@ def target_tokens(
     if not sampled:
         return tokens
     rows = torch.tensor(sampled, device=logits.device)
-    drawn = gumbel_argmax(*_scores(logits[rows], positions[rows], [settings[i] for i in sampled]))
-    tokens[rows] = drawn.to(tokens.device)
+    tokens[rows] = gumbel_argmax(*_scores(logits[rows], positions[rows], [settings[i] for i in sampled]))
     return tokens
 
 
@@ -92,7 +91,8 @@ def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: Generation
     """How far the second score is below the best one, of the scores whose argmax is the target's token."""
     if settings.temperature > 0.0:
         given, seeds, positions = _scores(logits[None], torch.tensor([position], device=logits.device), [settings])
-        scores = (given.double() + gumbel_noise(seeds, positions, len(logits)))[0]
+        noise = gumbel_noise(seeds, positions, len(logits))
+        scores = (given.to(noise) + noise)[0]
     else:
         scores = logits.float()
     best, second = scores.topk(2).values.tolist()
@@ -102,8 +102,6 @@ def top_two_gap(logits: Float[Tensor, " v"], position: int, settings: Generation
 def _scores(
     logits: Float[Tensor, "r v"], positions: Int64[Tensor, " r"], settings: Sequence[GenerationSettings]
 ) -> tuple[Float[Tensor, "r v"], Int64[Tensor, " r"], Int64[Tensor, " r"]]:
-    """What each row's noise is added to, with its seeds and positions; on the CPU where the device has no float64."""
-    if logits.device.type == "mps":
-        logits, positions = logits.cpu(), positions.cpu()
+    """What each row's noise is added to, with its seeds and positions."""
     seeds = torch.tensor([s.seed for s in settings], device=logits.device)
     return _transformed(logits.float(), settings), seeds, positions

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor
 
 from paceline.penalties import TokenCounts
+from paceline.tree import DraftTree
 from paceline.types import GenerationSettings, Statistics, TokenLogprob
+
+
+class Constraint(Protocol):
+    """Holds an answer to a form: which nodes of a tree it may reach, and which tokens may follow each."""
+
+    def prune(self, tree: DraftTree) -> DraftTree: ...
+    def mask(self, logits: Float[Tensor, "m v"]) -> None: ...
+    def advance(self, tokens: list[int]) -> None: ...
 
 
 @dataclass
@@ -21,6 +34,7 @@ class ActiveSequence:
     max_tokens: int
     ends: frozenset[int] = frozenset()
     statistics: Statistics = field(default_factory=Statistics)
+    constraint: Constraint | None = None
     counts: TokenCounts | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -34,3 +48,5 @@ class ActiveSequence:
         self.tokens.extend(tokens)
         if self.counts is not None:
             self.counts.add(tokens)
+        if self.constraint is not None:
+            self.constraint.advance(tokens)

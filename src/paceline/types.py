@@ -22,6 +22,17 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True)
+class Grammar:
+    """What an answer must look like: a JSON schema, a regular expression, or a grammar in EBNF, as text."""
+
+    kind: Literal["json_schema", "regex", "ebnf"]
+    source: str
+
+    def __post_init__(self) -> None:
+        _require(self.kind in ("json_schema", "regex", "ebnf"), "kind", self.kind, "json_schema, regex or ebnf")
+
+
+@dataclass(frozen=True)
 class GenerationSettings:
     """What one request asks for.
 
@@ -31,7 +42,8 @@ class GenerationSettings:
 
     The answer ends at the target's end-of-text tokens (unless `ignore_eos`), at a token of `stop_token_ids`, before a
     string of `stop`, or after `max_tokens`, whichever comes first; before `min_tokens` only the last of these ends it.
-    `logprobs` asks for the log-probability of every emitted token and of that many alternatives.
+    `grammar` holds the answer to a form; `max_tokens` may still cut it. `logprobs` asks for the log-probability of
+    every emitted token and of that many alternatives.
 
     `draft` false decodes this request one token a round. `raw` sends a text prompt without the chat template.
     `block_size` and `tree_budget` (None: the model's own) say how much to draft; they change speed only.
@@ -55,6 +67,7 @@ class GenerationSettings:
     min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
+    grammar: Grammar | None = None
     draft: bool = True
     raw: bool = False
     block_size: int | None = None
@@ -72,6 +85,8 @@ class GenerationSettings:
         _require(-(2**63) <= self.seed < 2**63, "seed", self.seed, "a 64-bit integer")
         _require(all(self.stop), "stop", self.stop, "non-empty strings")
         _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, "within 0 to max_tokens")
+        held = self.grammar is None or self.min_tokens == 0
+        _require(held, "min_tokens", self.min_tokens, "0 with a grammar, which itself says when the answer ends")
         asked = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
         _require(asked, "logprobs", self.logprobs, f"within 0 to {MAX_LOGPROBS} alternatives")
         _require(self.block_size is None or 2 <= self.block_size <= MAX_NODES, "block_size", self.block_size, _BLOCK)
@@ -84,6 +99,10 @@ class GenerationSettings:
             value = getattr(self, name)
             _require(-100.0 <= value <= 100.0, name, value, "0 (off) or within -100 to 100")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        for token in (*self.logit_bias, *_several(self.stop_token_ids)):
+            _require(
+                isinstance(token, int), "a token of logit_bias or stop_token_ids", token, "a token id (an integer)"
+            )
         for token, bias in self.logit_bias.items():
             _require(math.isfinite(bias) and abs(bias) <= 100.0, f"logit_bias of {token}", bias, "within -100 to 100")
 
@@ -95,11 +114,16 @@ class GenerationSettings:
     @property
     def edits_logits(self) -> bool:
         """Whether the logits are changed before temperature and what follows it."""
-        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0 or self.grammar is not None
 
     def ends(self, eos_token_ids: Collection[int]) -> frozenset[int]:
         """The tokens that end an answer of a target with these end-of-text tokens."""
         return frozenset(self.stop_token_ids) | (frozenset() if self.ignore_eos else frozenset(eos_token_ids))
+
+
+def _several(token_ids: object) -> tuple[object, ...]:
+    _require(isinstance(token_ids, tuple | list), "stop_token_ids", token_ids, "several token ids, such as (198,)")
+    return tuple(token_ids)  # type: ignore[arg-type]  # checked
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
@@ -111,13 +135,15 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
 class Statistics:
     """Raw counts of one request; rates are derived in `metrics`.
 
-    `tokens` are emitted tokens: the prefill's, then one bonus per round and the `accepted`. What a round
-    accepts past the request's end is not emitted and not counted (its last emitted token is the bonus), so
-    `tokens == 1 + rounds + accepted` always. `accepted_by_position[d]` counts the rounds whose accepted path
-    reached depth d + 1. `stage_ms` is wall-clock by stage, shared by the batch.
+    `cached_tokens` are those of the prompt that an earlier sequence had left. `tokens` are emitted tokens: the
+    prefill's, then one bonus per round and the `accepted`. What a round accepts past the request's end is not emitted
+    and not counted (its last emitted token is the bonus), so `tokens == 1 + rounds + accepted` always.
+    `accepted_by_position[d]` counts the rounds whose accepted path reached depth d + 1. `stage_ms` is wall-clock by
+    stage, shared by the batch.
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     tokens: int = 0
     rounds: int = 0
     drafted: int = 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import paceline.choice
 import paceline.decode
 import paceline.target.hugging_face as hugging_face
 from paceline.acceptance import Accepted, match
@@ -19,20 +20,24 @@ from tiny_models import RandomTreeDrafter, tiny_target
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7], [2, 2]]
 
 
-def subject(dtype=torch.float64):
-    target = tiny_target("llama")
+def subject(dtype=torch.float64, vocabulary=40):
+    target = tiny_target("llama", vocab_size=vocabulary)
     if dtype != torch.float64:
         target = hugging_face.HuggingFaceTarget(target.model.to(dtype), "tiny")
-    drafters = {"tree": RandomTreeDrafter(40, 1), "chain": RandomTreeDrafter(40, 2, chain=True)}
+    drafters = {"tree": RandomTreeDrafter(vocabulary, 1), "chain": RandomTreeDrafter(vocabulary, 2, chain=True)}
     drafted = {name: Parts(target, drafter, FixedPolicy(5, 12)) for name, drafter in drafters.items()}
-    return Subject(target, drafted, PROMPTS, 14)
+    prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
+    return Subject(target, drafted, prompts, 14)
 
 
 def first_broken(found_on):
     return next((law.name for law in LAWS if not law.check(found_on).holds), None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.float32, torch.bfloat16)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, *SLOW], ids=str)
 def test_every_law_holds(dtype):
     assert first_broken(subject(dtype)) is None
 
@@ -83,3 +88,33 @@ def test_noise_of_the_wrong_position_breaks_the_laws_of_sampled_texts_only(monke
 
     monkeypatch.setattr(paceline.decode, "choose_tokens", wrong)
     assert first_broken(subject()) == "sampled"
+
+
+def test_a_path_that_is_cut_short_breaks_the_law_of_the_tree_and_no_text(monkeypatch):
+    def lazy(trees, target_tokens):
+        accepted = match(trees, target_tokens)
+        return Accepted([path[:-1] for path in accepted.paths], [t[: max(1, len(t) - 1)] for t in accepted.tokens])
+
+    monkeypatch.setattr(paceline.decode, "match", lazy)
+    assert first_broken(subject()) == "tree"
+
+
+def test_a_budget_of_a_neighbour_that_leaks_breaks_the_law_of_the_batch(monkeypatch):
+    right = paceline.decode.choose_tokens
+
+    def leaking(sequences, trees, logits):
+        tokens = right(sequences, trees, logits)
+        return tokens if len(sequences) == 1 else (tokens + 1) % logits.shape[-1]
+
+    monkeypatch.setattr(paceline.decode, "choose_tokens", leaking)
+    assert first_broken(subject()) == "batch"
+
+
+def test_penalties_by_the_wrong_prefix_break_the_law_of_the_parameters(monkeypatch):
+    right = paceline.choice.edit_tree
+
+    def pathless(logits, tokens, visible, *others):
+        return right(logits, tokens, torch.zeros_like(visible), *others)
+
+    monkeypatch.setattr(paceline.choice, "edit_tree", pathless)
+    assert first_broken(subject(vocabulary=13)) == "parameters"  # where much is accepted

@@ -12,9 +12,9 @@ import tyro
 from rich.console import Console
 
 from paceline.cli.options import ModelOptions, SamplingOptions, load_model
-from paceline.cli.report import summary
+from paceline.cli.report import logprob_table, summary
 from paceline.errors import InputError, PromptTooLongError
-from paceline.types import GenerationSettings, Piece
+from paceline.types import GenerationSettings, Piece, TokenLogprob
 
 if TYPE_CHECKING:
     from paceline.loading import Model
@@ -69,12 +69,14 @@ class Chat:
         """Answer one user turn. An interrupted answer is kept as far as it came; an empty one is dropped."""
         self.messages.append({"role": "user", "content": text})
         answer: list[str] = []
+        logprobs: list[TokenLogprob] = []
         last: Piece | None = None
         try:
             stream = cast("Generator[Piece]", self.model.stream(list(self.messages), self.settings))
             with closing(stream) as pieces:  # closing cancels the request
                 for last in pieces:
                     answer.append(last.text)
+                    logprobs += last.logprobs
                     print(last.text, end="", flush=True)
         except KeyboardInterrupt:
             print(" [interrupted]", end="")
@@ -82,6 +84,8 @@ class Chat:
             self.console.print(f"{error} {NEW} starts over.", markup=False)
         print(flush=True)
         self._keep("".join(answer))
+        if self.settings.logprobs is not None:
+            self.console.print(logprob_table(logprobs, lambda token: repr(self.model.tokenizer.decode([token]))))
         if self.stats and last is not None and last.statistics is not None:
             self.console.print(summary(last.statistics, last.finish_reason), soft_wrap=True)
 

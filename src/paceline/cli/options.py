@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 
 from paceline.errors import InputError
-from paceline.types import GenerationSettings
+from paceline.types import GenerationSettings, Grammar
 
 if TYPE_CHECKING:
     from paceline.loading import Model
@@ -32,6 +34,9 @@ class ModelOptions:
     """How the draft tree grows."""
     lookup: bool = True
     """Merge what followed the same words before into the trees that a draft network grows by best_first."""
+    exact: bool = False
+    """Refuse a target that rounds a token's logits differently when other tokens are in the pass (in bfloat16, tokens
+    that nearly tie could then swap)."""
     tree_budget: Count = None
     """Nodes of the draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None
@@ -80,6 +85,12 @@ class SamplingOptions:
     """Do not end the answer at an end-of-text token."""
     logprobs: Count = GenerationSettings.logprobs
     """Log-probability of every token, and of this many alternatives."""
+    json_schema: Annotated[str | None, tyro.conf.arg(metavar="SCHEMA")] = None
+    """Hold the answer to this JSON schema, given as text or as the path of a file."""
+    regex: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None
+    """Hold the answer to this regular expression."""
+    ebnf: Annotated[str | None, tyro.conf.arg(metavar="GRAMMAR")] = None
+    """Hold the answer to this EBNF grammar, given as text or as the path of a file."""
     draft: bool = GenerationSettings.draft
     """Draft at all; the text is the same without."""
 
@@ -94,16 +105,43 @@ class SamplingOptions:
             repetition_penalty=self.repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
-            logit_bias=dict(map(_bias, self.logit_bias)),
+            logit_bias=_biases(self.logit_bias),
             seed=self.seed,
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             logprobs=self.logprobs,
+            grammar=self._grammar(),
             draft=self.draft,
             raw=raw,
         )
+
+    def _grammar(self) -> Grammar | None:
+        given = {
+            "json_schema": self.json_schema and _source(self.json_schema),
+            "regex": self.regex,
+            "ebnf": self.ebnf and _source(self.ebnf),
+        }
+        kinds = [kind for kind, source in given.items() if source is not None]
+        if len(kinds) > 1:
+            raise InputError(f"{' and '.join(kinds)} came, but an answer has one grammar; leave all but one out.")
+        return Grammar(kinds[0], given[kinds[0]]) if kinds else None  # type: ignore[arg-type]  # one of the three
+
+
+def _source(text: str) -> str:
+    """The text, or that of the file which it names."""
+    try:
+        return Path(text).read_text(encoding="utf-8") if os.path.isfile(text) else text
+    except (OSError, ValueError) as error:
+        raise InputError(f"the grammar {text[:80]!r} cannot be read: {error}.") from error
+
+
+def _biases(texts: tuple[str, ...]) -> dict[int, float]:
+    biases = dict(map(_bias, texts))
+    if len(biases) < len(texts):
+        raise InputError("logit_bias names a token twice; name each token once.")
+    return biases
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -130,6 +168,7 @@ def load_model(options: ModelOptions, console: Console) -> Model:
             options.drafter,
             tree=options.tree,
             lookup=options.lookup,
+            exact=options.exact,
             tree_budget=options.tree_budget,
             block_size=options.block_size,
             dtype=options.dtype,

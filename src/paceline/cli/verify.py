@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from paceline.proof.subject import Subject
 
 
+#: Tokens of the context that the proof's own trees take.
+ROOM = 16
+
+
 @dataclass(frozen=True)
 class Arguments:
     """Prove on this target and drafter that drafting changes nothing but speed; the exit code says whether it holds."""
@@ -56,14 +60,17 @@ def run(args: Arguments) -> None:
     model = load_model(args.model, console)
     encoded = [model.encode(prompt.text) for prompt in prompts]
     for prompt, tokens in zip(prompts, encoded, strict=True):
-        check_length(prompt, len(tokens), model.target.info.max_context)
+        check_length(prompt, len(tokens) + max(args.max_tokens, ROOM), model.target.info.max_context)
+        if len(tokens) < 2:
+            raise InputError(f"prompt {prompt.id!r} of {prompt.set_name} has one token, but at least 2 are needed.")
     subject = _subject(args, model, encoded)
     table, rows = _prove(subject, console)
     console.print(table)
     if args.json is not None:
         from paceline.provenance import provenance
 
-        settings = asdict(args) | {"drafted": list(subject.drafted)}
+        settings = asdict(args) | {"prompts": [str(path) for path in args.prompts], "json": str(args.json)}
+        settings["drafted"] = list(subject.drafted)
         facts = provenance(model.target.info, model.tokenizer, sys.argv)
         write_json(args.json, {"provenance": facts, "settings": settings, "laws": rows})
     broken = [row for row in rows if not row["holds"]]
@@ -88,7 +95,8 @@ def _subject(args: Arguments, model: Model, prompts: list[list[int]]) -> Subject
     drafters: dict[str, Drafter] = {}
     network = drafter.first if isinstance(drafter, MixtureDrafter) else drafter
     if isinstance(network, DFlashDrafter):
-        drafters = {name: DFlashDrafter(network.network, GROWTHS[name]) for name in ("chain", "best_first")}
+        names = dict.fromkeys(("chain", "best_first", args.model.tree))
+        drafters = {name: DFlashDrafter(network.network, GROWTHS[name]) for name in names}
     if drafter is not network or not drafters:
         drafters[drafter.name] = drafter
     drafted = {

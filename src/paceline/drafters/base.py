@@ -22,11 +22,17 @@ from paceline.tree import DraftTree
 
 
 class DraftState(Protocol):
-    """What a drafter remembers of each row of a batch."""
+    """What a drafter remembers of each row of a batch.
+
+    `save` copies what it knows of a row's committed tokens, and `restore` puts the first `length` of them into an
+    empty row: a prompt that begins as an earlier sequence is not read again.
+    """
 
     def reserve(self, num_rows: int, num_slots: int) -> None: ...
     def move(self, source: int, destination: int) -> None: ...
     def clear(self, row: int) -> None: ...
+    def save(self, row: int) -> Any: ...
+    def restore(self, row: int, saved: Any, length: int) -> None: ...
 
 
 class NoState:
@@ -39,6 +45,12 @@ class NoState:
         pass
 
     def clear(self, row: int) -> None:
+        pass
+
+    def save(self, row: int) -> None:
+        return None
+
+    def restore(self, row: int, saved: None, length: int) -> None:
         pass
 
 

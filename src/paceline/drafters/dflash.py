@@ -45,6 +45,12 @@ class DFlashState:
         self.cache.clear(row)
         self.sharpness.pop(row, None)
 
+    def save(self, row: int) -> list[Tensor]:
+        return self.cache.save(row)
+
+    def restore(self, row: int, saved: Sequence[Tensor], length: int) -> None:
+        self.cache.restore(row, saved, length)
+
 
 class DFlashDrafter(Drafter):
     """The network behind the loop's interface.

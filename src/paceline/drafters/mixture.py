@@ -66,3 +66,10 @@ class MixtureState:
     def clear(self, row: int) -> None:
         self.first.clear(row)
         self.second.clear(row)
+
+    def save(self, row: int) -> tuple[Any, Any]:
+        return self.first.save(row), self.second.save(row)
+
+    def restore(self, row: int, saved: tuple[Any, Any], length: int) -> None:
+        self.first.restore(row, saved[0], length)
+        self.second.restore(row, saved[1], length)

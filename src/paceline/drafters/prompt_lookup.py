@@ -92,6 +92,12 @@ class LookupState:
     def clear(self, row: int) -> None:
         self._rows.pop(row, None)
 
+    def save(self, row: int) -> None:
+        """Nothing: the tokens of a sequence are all that it needs, and they come with every request."""
+
+    def restore(self, row: int, saved: None, length: int) -> None:
+        pass
+
 
 class _Row:
     def __init__(self) -> None:

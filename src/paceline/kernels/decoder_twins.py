@@ -91,7 +91,7 @@ class AttentionTwin(nn.Module):
 def make_twin(module: Any, make_linear: MakeLinear) -> nn.Module | None:
     """The twin of a module on the CPU, or None where there is none that gives the same."""
     name = type(module).__name__
-    if name in _NORMS:
+    if name in _NORMS and not isinstance(module, nn.RMSNorm):
         eps = getattr(module, _NORMS[name])
         return RmsNormTwin(module.weight, eps) if _fits([module.weight]) else None
     if name in _GATED_MLPS and type(getattr(module, "act_fn", nn.SiLU())).__name__ in ("SiLU", "SiLUActivation"):

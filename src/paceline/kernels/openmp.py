@@ -34,6 +34,7 @@ def run(body: Any, tasks: int, *arguments: int) -> None:
     _parallel()(body.address, start, max(1, min(torch.get_num_threads(), tasks)), 0)
 
 
+@cache
 def is_available() -> bool:
     """Whether compiled loops run here, and fast: with fused multiply-adds in vectors of eight or more."""
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
@@ -57,7 +58,7 @@ def _parallel() -> Any:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except FileNotFoundError:
         mapped = []
-    paths = {line.split()[-1] for line in mapped if "libgomp" in line}
+    paths = {line.split(maxsplit=5)[-1] for line in mapped if "libgomp" in line}
     of_torch = sorted(path for path in paths if "torch" in path) or sorted(paths)
     if not of_torch:
         raise OSError("PyTorch has loaded no GNU OpenMP runtime")

@@ -26,6 +26,6 @@ LAWS = (
     Law("greedy", "greedy text is plain decoding's", texts.greedy_text_is_plain),
     Law("sampled", "the same seed gives plain decoding's text", texts.sampled_text_is_plain),
     Law("batch", "neighbours change nothing", texts.neighbours_change_nothing),
-    Law("parameters", "every parameter gives what it gives without drafting", texts.every_parameter_holds),
-    Law("tree", "a tree accepts no less than the chain it holds", texts.a_tree_accepts_no_less_than_its_chain),
+    Law("parameters", "penalties, biases and ends act as without drafting", texts.every_parameter_holds),
+    Law("tree", "a round accepts all that tree and text share", texts.a_tree_gives_all_it_shares),
 )

@@ -70,7 +70,7 @@ class Texts:
         divergence = find_divergence(target, prompt, expected, found, settings)
         if divergence is None:
             self.same += 1
-        elif divergence.is_near_tie and target.info.dtype not in EXACT and not settings.edits_logits:
+        elif divergence.is_near_tie and target.info.dtype not in EXACT:
             self.near_ties += 1
         elif not self.first:
             self.first = f"; {name} first parts at token {divergence.position}, gap {divergence.gap:.3g}"

@@ -56,7 +56,7 @@ class Target(ABC):
 
     @abstractmethod
     def prefill(self, cache: SlotCache, row: int, tokens: Sequence[int], feature_layers: Sequence[int] = ()) -> Pass:
-        """Read a prompt into an empty row: logits after its last token (m = 1), features of every token.
+        """Read tokens into a row, after those it has: logits after the last one (m = 1), features of every one.
 
         Features are the outputs of `feature_layers`, concatenated in this order; without layers, None.
         """

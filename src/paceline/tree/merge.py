@@ -16,22 +16,16 @@ from paceline.tree.draft_tree import DraftTree
 
 
 def merge(first: DraftTree, second: DraftTree, budget: int) -> DraftTree:
-    """The `budget` likeliest nodes of the union of two trees, likeliest first; trees in any memory.
+    """The `budget` likeliest nodes of the union of two trees, likeliest first, on the device of the first.
 
     The path log-probs of both must be comparable: probabilities that the target takes the path.
     """
-    if not second.num_nodes or not first.num_nodes:
-        return _first_nodes(first if first.num_nodes else second, budget)
+    if not second.num_nodes and first.num_nodes <= budget:
+        return first
     device = first.tokens.device
     arrays = [t.cpu().numpy() for tree in (first, second) for t in (tree.tokens, tree.parents, tree.log_probs)]
     tokens, parents, log_probs = (torch.from_numpy(a).to(device) for a in _merge(*arrays, budget))
     return DraftTree(tokens, parents, log_probs)
-
-
-def _first_nodes(tree: DraftTree, budget: int) -> DraftTree:
-    if tree.num_nodes <= budget:
-        return tree
-    return DraftTree(tree.tokens[:budget], tree.parents[:budget], tree.log_probs[:budget])
 
 
 @host_jit

@@ -20,7 +20,8 @@ def sampled_chain(
     count = len(tokens)
     if temperature > 0.0:
         log_probs = (log_probs / temperature).log_softmax(-1)
-        seeds = torch.full((count,), stream_seed(seed, DRAFT), device=tokens.device)
+        fresh = stream_seed(stream_seed(seed, DRAFT), position)  # in every round
+        seeds = torch.full((count,), fresh, device=tokens.device)
         drawn = gumbel_argmax(log_probs, seeds, position + torch.arange(count, device=tokens.device))[:, None]
         weights = log_probs.exp()
     else:

@@ -48,7 +48,7 @@ class Sharpness:
         count = marginals.tokens.shape[0]
         positions = torch.arange(position, position + count, device=marginals.tokens.device)
         noise = gumbel_at(torch.full_like(positions, seed), positions, marginals.tokens)
-        totals = marginals.log_probs / temperature + noise.float()
+        totals = marginals.log_probs / temperature + noise.to(marginals.log_probs)
         self._ranked = (position, marginals.tokens, totals)
         scores, order = (totals / self.value).log_softmax(-1).sort(-1, descending=True)
         return Marginals(marginals.tokens.gather(-1, order), scores)
