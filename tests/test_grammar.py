@@ -182,6 +182,19 @@ def test_a_grammar_that_cannot_be_compiled_is_refused(target, tokenizer, grammar
         engine(target, tokenizer, grammars).submit([1], GenerationSettings(grammar=grammar))
 
 
+@pytest.mark.parametrize("grammar", [Grammar("regex", r"[^\s\S]"), Grammar("ebnf", "root ::= root")])
+def test_a_grammar_that_nothing_can_match_is_refused(target, tokenizer, grammars, grammar):
+    with pytest.raises(InputError, match="nothing can match"):
+        engine(target, tokenizer, grammars).submit([1], GenerationSettings(grammar=grammar))
+
+
+def test_the_reason_is_one_short_sentence(grammars):
+    for source in ("{" + "x" * 5000, '{"type": "foo"}'):
+        with pytest.raises(InputError) as caught:
+            grammars.constraint(Grammar("json_schema", source), {EOS})
+        assert len(str(caught.value)) < 320 and ".cc:" not in str(caught.value)
+
+
 def test_what_a_grammar_cannot_go_with_is_refused(target, tokenizer, grammars):
     with pytest.raises(InputError, match="min_tokens is 3"):
         GenerationSettings(min_tokens=3, grammar=GRAMMARS[0])

@@ -7,6 +7,7 @@ leads to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import Tensor
 from paceline.errors import InputError
 from paceline.tree import DraftTree
 from paceline.types import Grammar
+
+MAX_REASON = 200
 
 
 class GrammarCompiler:
@@ -53,21 +56,28 @@ class GrammarCompiler:
         try:
             compiled = compile_kind(grammar.source)
         except Exception as error:  # xgrammar raises several kinds, with a message for the user
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise InputError(f"the {grammar.kind} grammar cannot be compiled: {reason}") from error
+            raise InputError(f"the {grammar.kind} grammar cannot be compiled: {_reason(error)}; correct it.") from error
         matcher = self._xgrammar.GrammarMatcher(compiled, override_stop_tokens=sorted(ends))
         # JSON has no control characters inside strings, which xgrammar lets pass where a length is given
         forbidden = self._control - frozenset(ends) if grammar.kind == "json_schema" else frozenset()
-        return GrammarConstraint(self._xgrammar, matcher, self._vocab_size, forbidden)
+        constraint = GrammarConstraint(self._xgrammar, matcher, self._vocab_size, frozenset(ends), forbidden)
+        if constraint.is_stuck:
+            raise InputError(f"nothing can match the {grammar.kind} grammar {grammar.source[:60]!r}; correct it.")
+        return constraint
 
 
 class GrammarConstraint:
     """The state of one answer in its grammar."""
 
-    def __init__(self, xgrammar: Any, matcher: Any, vocab_size: int, forbidden: frozenset[int] = frozenset()):
+    def __init__(self, xgrammar: Any, matcher: Any, vocab_size: int, ends: frozenset[int], forbidden: frozenset[int]):
         self._xgrammar, self._matcher, self._vocab_size = xgrammar, matcher, vocab_size
         self._allowed = xgrammar.allocate_token_bitmask(1, vocab_size)
         self._forbidden, self._others = forbidden, _bits_without(forbidden, self._allowed)
+        self._only_ends = ~_bits_without(ends, self._allowed)
+        masks: dict[int, Tensor] = {}
+        self._note(0, masks)
+        self.is_stuck = torch.equal(masks[0], self._only_ends)
+        """Whether no token can begin the answer."""
 
     def prune(self, tree: DraftTree) -> DraftTree:
         """The nodes that the grammar lets the answer reach; which tokens may follow each of them is noted."""
@@ -95,10 +105,8 @@ class GrammarConstraint:
     def advance(self, tokens: list[int]) -> None:
         """Follow the answer by these tokens; those after its end are not looked at."""
         for token in tokens:
-            if self._matcher.is_terminated():
-                return
-            accepted = self._matcher.accept_token(token)
-            assert accepted, f"token {token} came, which the grammar forbids"
+            if self._matcher.is_terminated() or not self._matcher.accept_token(token):
+                return  # over, or stuck where nothing but an end was left
 
     def _walk(self, tokens: list[int], children: list[list[int]], masks: dict[int, Tensor]) -> None:
         """Depth first from the root; the matcher is where the path to the node at hand leads."""
@@ -119,6 +127,8 @@ class GrammarConstraint:
         if not self._matcher.is_terminated():
             self._matcher.fill_next_token_bitmask(masks[node])
         masks[node] &= self._others
+        if not bool(masks[node].any()):
+            masks[node] = self._only_ends.clone()  # a grammar that leads nowhere from here
 
     def _reaches(self, token: int) -> bool:
         """Take a step of the walk, if the grammar lets it."""
@@ -131,6 +141,13 @@ def _bits_without(tokens: frozenset[int], like: Tensor) -> Tensor:
     bits[list(tokens)] = 0
     weights = torch.tensor([1 << i for i in range(31)] + [-(1 << 31)])
     return (bits.view(-1, 32) * weights).sum(-1).to(like.dtype)[None]
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what xgrammar says, without the time and the source line that it puts before."""
+    said = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error).strip()) or type(error).__name__
+    first = said.splitlines()[0].split(" The JSON string is:")[0].rstrip(".")
+    return first if len(first) <= MAX_REASON else first[:MAX_REASON] + " ..."
 
 
 def _xgrammar() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,6 +39,8 @@ NO_DRAFTER, PROMPT_LOOKUP = "none", "prompt_lookup"
 
 #: Finished sequences whose caches a model keeps for prompts that begin like them.
 NUM_PREFIXES = 2
+MAX_SAMPLES = 1024
+MAX_THREADS_PER_CORE = 8
 
 
 class Model:
@@ -111,10 +114,10 @@ class Model:
         The first one is what `generate` gives.
 
         Raises:
-            InputError: fewer than one sample.
+            InputError: fewer than one sample, or more than MAX_SAMPLES.
         """
-        if n < 1:
-            raise InputError(f"n is {n}, but must be at least 1.")
+        if not 1 <= n <= MAX_SAMPLES:
+            raise InputError(f"n is {n}, but must be within 1 to {MAX_SAMPLES}.")
         settings = settings or GenerationSettings()
         requests = [self.submit(prompt, replace(settings, seed=sample_seed(settings.seed, i))) for i in range(n)]
         try:
@@ -198,8 +201,9 @@ def set_threads(threads: int | None) -> None:
     """
     if threads is None:
         return
-    if threads < 1:
-        raise InputError(f"threads is {threads}, but must be at least 1.")
+    most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise InputError(f"threads is {threads}, but must be within 1 to {most} on this machine.")
     torch.set_num_threads(threads)
 
 

@@ -17,7 +17,7 @@ from paceline.cli.chat import Chat
 from paceline.cli.generate import read_prompt
 from paceline.cli.report import summary
 from paceline.errors import InputError, PromptTooLongError
-from paceline.types import GenerationSettings, Piece, Statistics
+from paceline.types import GenerationSettings, Grammar, Piece, Statistics
 
 STATISTICS = Statistics(
     prompt_tokens=3,
@@ -267,3 +267,23 @@ def test_other_errors_are_faults_and_keep_their_traceback(monkeypatch):
     monkeypatch.setattr("paceline.cli.generate.run", run)
     with pytest.raises(RuntimeError):
         main(["generate", "x"])
+
+
+@pytest.mark.parametrize("flag", ["--json-schema", "--ebnf"])
+def test_a_grammar_file_that_is_not_there_is_said_to_be_missing(flag, tmp_path, capsys):
+    for wrong in (tmp_path / "missing.json", tmp_path):
+        assert main(["generate", "x", flag, str(wrong)]) == 2
+        assert "is neither a file nor a grammar" in capsys.readouterr().err
+
+
+def test_a_long_grammar_on_the_command_line_is_taken_as_text(echo):
+    schema = '{"enum": ["' + "y" * 400 + '"]}'
+    assert main(["generate", "x", "--json-schema", schema]) == 0
+    assert echo.asked[-1][1].grammar == Grammar("json_schema", schema)
+
+
+def test_two_grammars_and_a_bias_named_twice_are_refused(capsys):
+    assert main(["generate", "x", "--regex", "a", "--ebnf", 'root ::= "a"']) == 2
+    assert "regex and ebnf came" in capsys.readouterr().err
+    assert main(["generate", "x", "--logit-bias", "5=1", "--logit-bias", "5=2"]) == 2
+    assert "names a token twice" in capsys.readouterr().err

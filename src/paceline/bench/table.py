@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from paceline.metrics import STAGES
+
 _COLUMNS = ("method", "tokens/s", "speed-up", "95% interval", "tau", "nodes/round", "same text")
 
 
@@ -50,7 +52,7 @@ def _same_text(row: dict[str, Any]) -> str:
 
 
 def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
-    stages = list(dict.fromkeys(stage for row in rows for stage in row["stage_ms"]))
+    stages = [stage for stage in STAGES if any(stage in row["stage_ms"] for row in rows)]
     table = Table("ms a round", *stages, "outside the models", box=None, pad_edge=False)
     for row in rows:
         if row["stage_ms"]:

@@ -70,6 +70,8 @@ def run(args: Arguments) -> None:
     check_writable(args.json)
     if not args.methods:
         raise InputError("--methods names no method; name at least one.")
+    if len(set(args.methods)) < len(args.methods):
+        raise InputError("--methods names a method twice; name each method once.")
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     if "hf" in args.methods and args.temperature > 0.0:

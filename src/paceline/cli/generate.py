@@ -48,6 +48,8 @@ def run(args: Arguments) -> None:
     if args.n != 1:
         for i, completion in enumerate(model.samples(prompt, settings, args.n)):
             print(f"--- {i + 1} of {args.n}\n{completion.text}")
+            if args.stats or args.sampling.logprobs is not None:
+                console.print(f"--- {i + 1} of {args.n}")
             _report(args, console, model, completion)
         return
     pieces = []

@@ -119,9 +119,9 @@ class SamplingOptions:
 
     def _grammar(self) -> Grammar | None:
         given = {
-            "json_schema": self.json_schema and _source(self.json_schema),
+            "json_schema": self.json_schema and _source(self.json_schema, "{"),
             "regex": self.regex,
-            "ebnf": self.ebnf and _source(self.ebnf),
+            "ebnf": self.ebnf and _source(self.ebnf, "::="),
         }
         kinds = [kind for kind, source in given.items() if source is not None]
         if len(kinds) > 1:
@@ -129,8 +129,12 @@ class SamplingOptions:
         return Grammar(kinds[0], given[kinds[0]]) if kinds else None  # type: ignore[arg-type]  # one of the three
 
 
-def _source(text: str) -> str:
-    """The text, or that of the file which it names."""
+def _source(text: str, mark: str) -> str:
+    """The text, or that of the file which it names; `mark` tells a text from the name of a file that is not there."""
+    if mark not in text and not os.path.isfile(text):
+        raise InputError(
+            f"{text[:80]!r} is neither a file nor a grammar, in which {mark!r} would occur; give one of both."
+        )
     try:
         return Path(text).read_text(encoding="utf-8") if os.path.isfile(text) else text
     except (OSError, ValueError) as error:
@@ -154,6 +158,7 @@ def _bias(text: str) -> tuple[int, float]:
 
 def load_model(options: ModelOptions, console: Console) -> Model:
     """The model that the flags name; `console` shows what takes time."""
+    GenerationSettings(block_size=options.block_size, tree_budget=options.tree_budget)  # refused before the loading
     with console.status("loading") if console.is_terminal else nullcontext() as status:
         from transformers.utils import logging
 

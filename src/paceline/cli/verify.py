@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from paceline.cli.options import Count, ModelOptions, load_model
 from paceline.errors import InputError, LawBrokenError
 from paceline.prompts import check_length, read_prompts
 from paceline.result_files import check_writable, write_json
+from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
     from paceline.drafters.base import Drafter
@@ -50,6 +51,7 @@ def run(args: Arguments) -> None:
     """
     console = Console(highlight=False)
     check_writable(args.json)
+    GenerationSettings(max_tokens=args.max_tokens)  # refuses what no request may ask for
     prompts = read_prompts(args.prompts, args.limit)
     if args.model.drafter == "none":
         raise InputError("drafter is 'none', but there is nothing to prove without one; name a drafter.")
@@ -64,8 +66,7 @@ def run(args: Arguments) -> None:
         if len(tokens) < 2:
             raise InputError(f"prompt {prompt.id!r} of {prompt.set_name} has one token, but at least 2 are needed.")
     subject = _subject(args, model, encoded)
-    table, rows = _prove(subject, console)
-    console.print(table)
+    rows = _prove(subject, console)
     if args.json is not None:
         from paceline.provenance import provenance
 
@@ -106,16 +107,17 @@ def _subject(args: Arguments, model: Model, prompts: list[list[int]]) -> Subject
     return Subject(model.target, drafted, prompts, args.max_tokens)
 
 
-def _prove(subject: Subject, console: Console) -> tuple[Table, list[dict[str, Any]]]:
+def _prove(subject: Subject, console: Console) -> list[dict[str, Any]]:
+    """A line for every law as soon as it is checked."""
     from paceline.proof.laws import LAWS
 
-    table = Table("law", "holds", "measured", "s", box=None, pad_edge=False)
     rows: list[dict[str, Any]] = []
     for law in LAWS:
-        with console.status(law.sentence):
-            started = perf_counter()
+        started = perf_counter()
+        with console.status(law.sentence) if console.is_terminal else nullcontext():
             finding = law.check(subject)
-            seconds = perf_counter() - started
-        table.add_row(law.sentence, "yes" if finding.holds else "NO", finding.measured, f"{seconds:.0f}")
+        seconds = perf_counter() - started
+        verdict = "holds " if finding.holds else "BROKEN"
+        console.print(f"{verdict} {law.name:<10} {law.sentence}: {finding.measured} ({seconds:.0f} s)", soft_wrap=True)
         rows.append({"law": law.name, "sentence": law.sentence, "seconds": seconds, **asdict(finding)})
-    return table, rows
+    return rows
