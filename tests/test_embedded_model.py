@@ -70,5 +70,5 @@ def test_greedy_text_equals_hugging_face_generate_in_a_batch_that_changes(target
 def test_the_demo_shows_equal_texts_and_a_tree(capsys):
     assert main(["demo", "--max-tokens", "16"]) == 0
     shown = capsys.readouterr().out
-    assert "All 16 texts are the same as plain decoding's" in shown
+    assert "All 20 texts are the same as plain decoding's" in shown
     assert "One round:" in shown and "✓" in shown

@@ -72,7 +72,7 @@ def split_by_hash(dataset: ConversationDataset, held_out: float) -> tuple[Conver
         if not indices:
             raise InputError(
                 f"the {side} side of {len(dataset)} conversations is empty at a held-out fraction of {held_out}; "
-                "generate more conversations or change the fraction"
+                "record more conversations or raise --held-out."
             )
     return dataset.subset(sides[0]), dataset.subset(sides[1])
 
