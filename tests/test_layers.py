@@ -25,7 +25,7 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("apart", {"kernels"}),
     ("free", {"acceptance", "sampled_acceptance", "tree"}),
     ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts"}),
-    ("free", {"metrics", "types", "registry", "errors", "host_jit", "result_files", "prefixes"}),
+    ("free", {"metrics", "types", "registry", "errors", "host_jit", "result_files", "tensor_files", "prefixes"}),
 ]
 ROW_OF = {part: row for row, (_, parts) in enumerate(LAYERS) for part in parts}
 

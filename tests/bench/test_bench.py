@@ -9,8 +9,8 @@ from paceline.bench.methods import Answer, EngineMethod, HuggingFaceMethod, Meth
 from paceline.bench.run import Measurement, measure
 from paceline.bench.summary import per_prompt, prompt_key, summarise
 from paceline.bench.table import results_table
-from paceline.bench.trace import Round, TracedDrafter
 from paceline.decode import Parts
+from paceline.drafters.traced import Round, TracedDrafter
 from paceline.engine import Engine
 from paceline.near_ties import find_divergence
 from paceline.plain import plain_decode

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from paceline.errors import CheckpointError
+from paceline.tensor_files import save_tensors
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -85,7 +86,7 @@ def replacing_folder(destination: Path) -> Iterator[Path]:
 def write_checkpoint(folder: Path, config: Mapping[str, Any], weights: dict[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors` into an existing folder."""
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(folder / WEIGHTS, weights, {"format": "pt"})
 
 
 def _swap_in(fresh: Path, destination: Path, old: Path) -> None:

@@ -94,7 +94,7 @@ def _show_prompt(console: Console, model: Model, measurements: list[Measurement]
 
 def _show_round(console: Console, model: Model, args: Arguments, prompt: Prompt, settings: GenerationSettings) -> None:
     """Draw the draft tree of the round that accepted most."""
-    from paceline.bench.trace import TracedDrafter
+    from paceline.drafters.traced import TracedDrafter
     from paceline.embedded import embedded_drafter
     from paceline.engine import Engine
     from paceline.loading import load_drafter, make_parts

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from paceline.acceptance import Accepted
-from paceline.drafters.base import Drafter, DraftRequest
+from paceline.drafters.base import Drafter
+from paceline.drafters.traced import TracedDrafter
 from paceline.engine import Engine
-from paceline.metrics import StageClock
 from paceline.proof.subject import Finding, Subject, Texts, answers
 from paceline.sequence import ActiveSequence
 from paceline.target.base import Pass
@@ -99,60 +96,33 @@ def a_tree_gives_all_it_shares(subject: Subject) -> Finding:
         engine = Engine(replace(parts, drafter=watched, observer=watched), max_batch=1)
         for prompt in subject.prompts:
             watched.rounds.clear()
-            text = engine.submit(prompt, subject.settings())
+            watched.accepted.clear()
+            request = engine.submit(prompt, subject.settings())
             engine.run()
+            text = [*prompt, *request.tokens]
             # the last round may be cut where the answer ends
-            for position, tree, kept in watched.rounds[:-1]:
-                rest = text.tokens[position - len(prompt) :]
+            for drafted, kept in zip(watched.rounds[:-1], watched.accepted, strict=False):
                 rounds, accepted = rounds + 1, accepted + kept
-                shared += _shared(tree, rest)
-                chains += _agreement(_likeliest_chain(tree), rest)
+                shared += len(drafted.accepted(text))
+                chains += _agreement(_likeliest_chain(drafted.tree), text[drafted.num_tokens :])
     per_round = f"{accepted} accepted in {rounds} rounds, {shared} shared, {chains} by chains"
     return Finding(accepted == shared and accepted >= chains, per_round)
 
 
-class _WatchedRounds(Drafter):
-    """A drafter and an observer that keep (tokens before it, tree, nodes accepted) of every round of row 0."""
+class _WatchedRounds(TracedDrafter):
+    """Keeps, for every drafted round of row 0, how many nodes the loop accepted."""
 
     def __init__(self, drafter: Drafter):
-        self.drafter = drafter
-        self.name, self.feature_layers = drafter.name, drafter.feature_layers
-        self.default_block_size, self.default_tree_budget = drafter.default_block_size, drafter.default_tree_budget
-        self.rounds: list[tuple[int, DraftTree, int]] = []
-
-    def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> Any:
-        return self.drafter.new_state(num_rows, num_slots, device)
-
-    def observe(self, state: Any, first_row: int, features: Tensor, counts: Sequence[int]) -> None:
-        self.drafter.observe(state, first_row, features, counts)
-
-    def draft(self, state: Any, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
-        trees = self.drafter.draft(state, requests, clock)
-        self.rounds.append((len(requests[0].tokens), trees[0], 0))
-        return trees
+        super().__init__(drafter)
+        self.accepted: list[int] = []
 
     def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
         pass
 
     def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
         # a round in which nothing is wanted is not drafted for
-        if self.rounds and self.rounds[-1][0] == len(sequences[0].tokens):
-            self.rounds[-1] = (*self.rounds[-1][:2], len(accepted.paths[0]))
-
-
-def _children(tree: DraftTree) -> dict[tuple[int, int], int]:
-    pairs = zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True)
-    return {pair: node for node, pair in enumerate(pairs, start=1)}
-
-
-def _shared(tree: DraftTree, tokens: Sequence[int]) -> int:
-    """Nodes of the tree that the text goes through, as far as it goes."""
-    children, node, count = _children(tree), 0, 0
-    for token in tokens:
-        if (node, token) not in children:
-            break
-        node, count = children[node, token], count + 1
-    return count
+        if len(self.rounds) > len(self.accepted):
+            self.accepted.append(len(accepted.paths[0]))
 
 
 def _likeliest_chain(tree: DraftTree) -> list[int]:

@@ -14,16 +14,15 @@ the last row of a conversation, which nothing follows, is zeros in `features` an
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.errors import CheckpointError
+from paceline.tensor_files import save_tensors
 
 _DTYPES = {
     "tokens": torch.int32,
@@ -103,9 +102,7 @@ def write_shard(path: Path, conversations: list[Conversation]) -> None:
         "top_log_probs": torch.cat([c.top_log_probs.half() for c in conversations]),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    save_file(tensors, temporary)
-    os.replace(temporary, path)
+    save_tensors(path, tensors)
 
 
 def read_shard(path: Path) -> Shard:

@@ -7,17 +7,16 @@ state is needed: order and anchors are functions of (seed, step).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paceline.errors import CheckpointError
+from paceline.tensor_files import save_tensors
 
 NUM_KEPT = 2
 
@@ -49,13 +48,8 @@ def save_state(
             tensors |= {f"optimizer.{number}.{key}.{name}": torch.as_tensor(v) for name, v in entries.items()}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{progress.step:08d}.safetensors"
-    temporary = path.with_suffix(".tmp")
-    save_file(
-        {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
-        temporary,
-        {"progress": json.dumps(asdict(progress))},
-    )
-    os.replace(temporary, path)
+    contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    save_tensors(path, contiguous, {"progress": json.dumps(asdict(progress))})
     for old in sorted(folder.glob("step-*.safetensors"))[:-NUM_KEPT]:
         old.unlink()
 
