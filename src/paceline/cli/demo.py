@@ -31,7 +31,7 @@ class Arguments:
 
     prompt: tyro.conf.Positional[tuple[str, ...]] = ()
     """Prompts; four of ours where not given."""
-    max_tokens: int = 36
+    max_tokens: int = 24
     """Longest answer, in tokens."""
     drafter: Name = None
     """Folder or hub name of the drafter; the embedded one where not given."""
