@@ -28,7 +28,7 @@ def edit_logits(
     edited = [row for row, s in enumerate(sequences) if s.settings.edits_logits]
     if not edited:
         return logits
-    logits = logits.float().clone()
+    logits = logits.to(torch.float32, copy=True)
     for row in edited:
         sequence = sequences[row]
         if sequence.counts is None:

@@ -235,11 +235,13 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         row = self._active.index(request)
-        if self._prefixes.capacity:
-            self._prefixes.keep(keep_prefix(self.parts, self._batch, row))
-        leave(self._batch, row)
-        self._active[row] = self._active[-1]
-        self._active.pop()
+        try:
+            if self._prefixes.capacity:
+                self._prefixes.keep(keep_prefix(self.parts, self._batch, row))
+        finally:
+            leave(self._batch, row)
+            self._active[row] = self._active[-1]
+            self._active.pop()
 
     def _constraint(self, settings: GenerationSettings) -> Constraint | None:
         if settings.grammar is None:

@@ -49,7 +49,7 @@ def edit_one(
     ends: Collection[int],
 ) -> Float[Tensor, " v"]:
     """The logits after one prefix, edited as the settings say; `ends` are the tokens that may end the answer."""
-    logits = logits.float().clone()
+    logits = logits.to(torch.float32, copy=True)
     for token, bias in settings.logit_bias.items():
         logits[token] += bias
     for token in {*prompt, *answer}:
@@ -74,7 +74,7 @@ def edit_tree(
 
     `visible[i, j]` says that j is node i or one of its ancestors.
     """
-    biased = logits.float().clone()
+    biased = logits.to(torch.float32, copy=True)
     if settings.logit_bias:
         biased[:, list(settings.logit_bias)] += biased.new_tensor(list(settings.logit_bias.values()))
     edited = _penalised(biased, counts.answer, counts.seen, settings)

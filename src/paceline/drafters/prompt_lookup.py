@@ -28,8 +28,8 @@ _PRIOR_WEIGHT = 8.0
 class PromptLookupDrafter(Drafter):
     """Copies from the sequence itself, a chain whose log-probs say how likely the copy is to hold.
 
-    Agreements shorter than `min_ngram` propose nothing, and `max_ngram` bounds how much must agree for the most recent
-    occurrence to win (None: the longest agreement wins, however long).
+    Agreements shorter than `min_ngram` propose nothing; those longer than `max_ngram` count as that long, and the most
+    recent of them wins.
 
     Raises:
         InputError: n-gram sizes that are not 1 <= min_ngram <= max_ngram.

@@ -17,7 +17,7 @@ from paceline.target.base import Pass
 from paceline.tree import DraftTree
 from paceline.types import GenerationSettings
 
-#: What the matrix of parameters is made of: each alone, and all of a row of it together.
+#: What is tried: each parameter alone, and several together.
 PARAMETERS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "seed": 5},
     {"temperature": 1.0, "top_k": 20},
@@ -29,7 +29,6 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
     {"logit_bias": {0: -5.0, 1: 2.0}},
     {"min_tokens": 12},
     {"ignore_eos": True},
-    {"stop_token_ids": "every seventh"},
     {
         "temperature": 0.8,
         "top_k": 40,
@@ -77,9 +76,8 @@ def neighbours_change_nothing(subject: Subject) -> Finding:
 def every_parameter_holds(subject: Subject) -> Finding:
     """Every parameter that changes the choice of tokens gives with drafting what it gives without."""
     texts = Texts(subject)
-    for changes, prompt in zip(PARAMETERS, itertools.cycle(subject.prompts), strict=False):
-        if "stop_token_ids" in changes:
-            changes = {"stop_token_ids": tuple(range(0, subject.target.info.vocab_size, 7))}
+    every_seventh = {"stop_token_ids": tuple(range(0, subject.target.info.vocab_size, 7))}
+    for changes, prompt in zip((*PARAMETERS, every_seventh), itertools.cycle(subject.prompts), strict=False):
         asked = subject.settings(**{"max_tokens": PARAMETER_TOKENS, **changes})
         for name, parts in subject.drafted.items():
             (found,) = answers(parts, [prompt], [asked], 1)
