@@ -78,10 +78,12 @@ def target_tokens(
     settings: Sequence[GenerationSettings],
 ) -> Int64[Tensor, " r"]:
     """The target's token of each row, `positions[i]` being the sequence position that row i's token will take."""
-    tokens = logits.argmax(-1)
     sampled = [i for i, s in enumerate(settings) if s.temperature > 0.0]
     if not sampled:
-        return tokens
+        return logits.argmax(-1)
+    if len(sampled) == len(settings):
+        return gumbel_argmax(*_scores(logits, positions, settings))
+    tokens = logits.argmax(-1)
     rows = torch.tensor(sampled, device=logits.device)
     tokens[rows] = gumbel_argmax(*_scores(logits[rows], positions[rows], [settings[i] for i in sampled]))
     return tokens

@@ -21,15 +21,15 @@ from paceline.metrics import StageClock
 from paceline.models.dflash import DFlashNetwork
 from paceline.tree import DraftTree, Growth, Marginals
 from paceline.tree.sampled_chain import sampled_chain
-from paceline.tree.shared_noise import CANDIDATES, Sharpness
+from paceline.tree.shared_noise import CANDIDATES, Coupling
 
 
 @dataclass
 class DFlashState:
-    """Keys and values of the features, and how sharp each sampled row's marginals are."""
+    """Keys and values of the features, and how each sampled row's marginals meet the noise."""
 
     cache: SlotCache
-    sharpness: dict[int, Sharpness] = field(default_factory=dict)
+    couplings: dict[int, Coupling] = field(default_factory=dict)
 
     def reserve(self, num_rows: int, num_slots: int) -> None:
         self.cache.reserve(num_rows, num_slots)
@@ -37,13 +37,13 @@ class DFlashState:
     def move(self, source: int, destination: int) -> None:
         self.cache.move(source, destination)
         if source != destination:
-            self.sharpness.pop(destination, None)
-            if source in self.sharpness:
-                self.sharpness[destination] = self.sharpness.pop(source)
+            self.couplings.pop(destination, None)
+            if source in self.couplings:
+                self.couplings[destination] = self.couplings.pop(source)
 
     def clear(self, row: int) -> None:
         self.cache.clear(row)
-        self.sharpness.pop(row, None)
+        self.couplings.pop(row, None)
 
     def save(self, row: int) -> list[Tensor]:
         return self.cache.save(row)
@@ -137,9 +137,9 @@ class DFlashDrafter(Drafter):
         marginals = Marginals(marginals.tokens[:depth], marginals.log_probs[:depth])
         if not self._knows_noise(request):
             return marginals
-        sharpness = state.sharpness.setdefault(row, Sharpness())
-        sharpness.learn(request.tokens)
-        return sharpness.rank(marginals, request.temperature, request.seed, len(request.tokens))
+        coupling = state.couplings.setdefault(row, Coupling())
+        coupling.learn(request.tokens)
+        return coupling.rank(marginals, request.temperature, request.seed, len(request.tokens))
 
     def _marginals(
         self, cache: SlotCache, rows: list[int], anchors: list[int], block_size: int, width: int
