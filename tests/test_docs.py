@@ -143,3 +143,11 @@ def test_the_drafter_of_the_worked_example_is_lossless_and_accepts_something(tem
             NoState(), [DraftRequest(tokens, block_size=5, tree_budget=4, max_depth=9)], StageClock()
         )
         tree.validate()
+
+
+def test_every_reported_problem_names_tests_that_there_are():
+    rows = re.findall(r"^\| (\d+) \|.*\| (`tests/.*`) \|$", DOCUMENTS["reported-problems.md"], re.MULTILINE)
+    assert [int(number) for number, _ in rows] == [*range(1, 14), 21]
+    for _, tests in rows:
+        for path, name in re.findall(r"`([^`]+)::([^`]+)`", tests):
+            assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), name

@@ -57,6 +57,23 @@ def test_text_ends_at_the_first_end_of_text_token_even_inside_an_accepted_path(t
         assert request.statistics.tokens == len(request.tokens)
 
 
+def test_usage_counts_what_was_emitted_and_nothing_else(target):
+    text = plain_decode(target, [1, 2, 3], GenerationSettings(max_tokens=20))
+    stopping = tiny_target("llama", eos_token_id=text[6])
+    cut = 0
+    for seed in range(5):
+        for limit in (4, 20):
+            engine = Engine(drafted(stopping, seed))
+            request = engine.submit([1, 2, 3], GenerationSettings(max_tokens=limit))
+            engine.run()
+            usage = request.statistics
+            received = [token for piece in request.pieces for token in piece.tokens]
+            assert usage.tokens == len(received) == 1 + usage.rounds + usage.accepted
+            assert usage.prompt_tokens == 3
+            cut += usage.drafted - usage.accepted
+    assert cut > 0, "every drafted token was emitted: the test shows nothing"
+
+
 def test_a_stop_string_across_rounds_ends_the_text_before_it(target):
     plain = plain_decode(target, [1, 2, 3], GenerationSettings(max_tokens=20))
     letters = LetterTokenizer().decode(plain)

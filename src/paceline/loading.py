@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter, embedded_target
 from paceline.engine import Engine, Request
 from paceline.errors import CheckpointError, InputError
-from paceline.grammar import GrammarCompiler
+from paceline.grammar import GrammarCompiler, GrammarConstraint
 from paceline.kernels import prepare_for_device
 from paceline.noise import sample_seed
 from paceline.policies.fixed import FixedPolicy
@@ -65,8 +66,19 @@ class Model:
             tokenizer,
             max_batch,
             num_prefixes=num_prefixes,
-            grammars=lambda: GrammarCompiler(tokenizer, parts.target.info.vocab_size),
+            grammars=lambda: self.grammars,
         )
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """The compiler of grammars for this tokenizer."""
+        return GrammarCompiler(self.tokenizer, self.target.info.vocab_size)
+
+    def constraint(self, settings: GenerationSettings) -> GrammarConstraint | None:
+        """What holds an answer with these settings to its grammar, from the beginning; None where there is none."""
+        if settings.grammar is None:
+            return None
+        return self.grammars.constraint(settings.grammar, settings.ends(self.target.info.eos_token_ids))
 
     @property
     def target(self) -> Target:

@@ -14,7 +14,9 @@ import torch
 
 from paceline.penalties import edit_one
 from paceline.sampling import top_two_gap
+from paceline.sequence import Constraint
 from paceline.target.base import Target
+from paceline.tree import DraftTree
 from paceline.types import GenerationSettings
 
 #: Largest gap between the two best logits that rounding may swap, in units of the last place of the best one.
@@ -40,8 +42,9 @@ def find_divergence(
     plain: Sequence[int],
     other: Sequence[int],
     settings: GenerationSettings,
+    constraint: Constraint | None = None,
 ) -> Divergence | None:
-    """None where the texts are equal."""
+    """None where the texts are equal; `constraint` is a fresh one where the settings have a grammar."""
     if list(plain) == list(other):
         return None
     pairs = enumerate(zip(plain, other, strict=False))
@@ -50,6 +53,10 @@ def find_divergence(
     logits = target.prefill(target.new_cache(1, len(context)), 0, context).logits[0, -1]
     if settings.edits_logits:
         logits = edit_one(logits, prompt, plain[:position], settings, settings.ends(target.info.eos_token_ids))
+    if constraint is not None:
+        constraint.advance(list(plain[:position]))
+        constraint.prune(DraftTree.empty())
+        constraint.mask(logits[None])
     gap = top_two_gap(logits, len(context), settings)
     largest = float(logits.float().max().abs().clamp_min(2.0**-126)) / (settings.temperature or 1.0)
     ulp = 2.0 ** math.floor(math.log2(largest)) * target_eps(target)

@@ -28,6 +28,8 @@ def nothing_is_loaded(monkeypatch):
         (["--tree-budget", "100000"], "at most 4096"),
         (["--methods"], "names no method"),
         (["--methods", "hf", "--temperature", "1"], "leave hf out"),
+        (["--methods", "hf", "--regex", "a+"], "leave hf out"),
+        (["--regex", "a+", "--ebnf", 'root ::= "a"'], "leave all but one out"),
         (["--tree-budget", "0"], "tree_budget is 0"),
         (["--block-size", "1"], "block_size is 1"),
     ],

@@ -144,7 +144,8 @@ def _engine_method(
     parts = replace(parts, rule=SAMPLED.get(name))
     # Stage times are those of the device: each lap waits for it. Where nothing is queued, there is nothing to wait for.
     wait = torch.cuda.synchronize if model.target.info.device.type == "cuda" else None
-    return EngineMethod(name, Engine(parts, max_batch=1, clock=StageClock(wait)), _parts_settings(parts))
+    engine = Engine(parts, max_batch=1, clock=StageClock(wait), grammars=lambda: model.grammars)
+    return EngineMethod(name, engine, _parts_settings(parts))
 
 
 def _parts_settings(parts: Parts) -> dict[str, Any]:

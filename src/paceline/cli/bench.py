@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.cli.options import Count, ModelOptions, Name, load_model
+from paceline.cli.options import Count, GrammarOptions, ModelOptions, Name, load_model
 from paceline.errors import InputError
 from paceline.prompts import check_length, read_prompts
 from paceline.result_files import check_writable, write_json
@@ -27,7 +27,7 @@ MethodName = Literal[
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(GrammarOptions):
     """Compare methods on the same prompts, target and machine: tokens/s, speed-up, acceptance length."""
 
     prompts: tuple[Path, ...] = ()
@@ -74,8 +74,7 @@ def run(args: Arguments) -> None:
         raise InputError("--methods names a method twice; name each method once.")
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
-    if "hf" in args.methods and args.temperature > 0.0:
-        raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
+    _check_reference(args, settings)
     from paceline.bench.methods import SAMPLED
     from paceline.bench.run import WARM_UP_TOKENS, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
@@ -96,18 +95,31 @@ def run(args: Arguments) -> None:
     for x in done if plain else []:
         if args.temperature > 0.0 and x.method in SAMPLED:
             continue  # another sample of the same distribution
-        divergence = find_divergence(model.target, ids[x.prompt], plain[x.prompt], x.answer.tokens, settings)
+        texts = plain[x.prompt], x.answer.tokens
+        divergence = find_divergence(model.target, ids[x.prompt], *texts, settings, model.constraint(settings))
         if divergence is not None:
             divergences[prompt_key(x)] = divergence
     rows = summarise(methods, done, divergences)
     facts = provenance(model.target.info, model.tokenizer, sys.argv)
     facts |= {"prompts": len(prompts), "temperature": args.temperature, "max_tokens": args.max_tokens}
+    if settings.grammar is not None:
+        facts["grammar"] = f"{settings.grammar.kind}: {settings.grammar.source}"
     facts |= {"batch": 1, "repeats": args.repeats, "warm-up": f"{WARM_UP_TOKENS} tokens per method"}
     facts["near-tie"] = f"a gap of at most {MAX_GAP_ULPS} units in the last place of the best logit"
     console.print(results_table(rows, facts))
     if args.json is not None:
         result = {"provenance": facts, "settings": _settings(args), "rows": rows, "per_prompt": per_prompt(done)}
         write_json(args.json, result)
+
+
+def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
+    """Hugging Face's own generate is compared where it decodes by the same rules."""
+    if "hf" not in args.methods:
+        return
+    if args.temperature > 0.0:
+        raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
+    if settings.grammar is not None:
+        raise InputError(f"method hf knows no grammar, but a {settings.grammar.kind} came; leave hf out.")
 
 
 def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
@@ -127,6 +139,7 @@ def _settings_of_requests(args: Arguments) -> GenerationSettings:
     settings = GenerationSettings(
         max_tokens=args.max_tokens,
         temperature=args.temperature,
+        grammar=args.grammar(),
         tree_budget=args.tree_budget,
         block_size=args.block_size,
     )

@@ -52,7 +52,31 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class SamplingOptions:
+class GrammarOptions:
+    """What an answer must look like."""
+
+    json_schema: Annotated[str | None, tyro.conf.arg(metavar="SCHEMA")] = None
+    """Hold the answer to this JSON schema, given as text or as the path of a file."""
+    regex: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None
+    """Hold the answer to this regular expression."""
+    ebnf: Annotated[str | None, tyro.conf.arg(metavar="GRAMMAR")] = None
+    """Hold the answer to this EBNF grammar, given as text or as the path of a file."""
+
+    def grammar(self) -> Grammar | None:
+        """The one that was given, if any."""
+        given = {
+            "json_schema": self.json_schema and _source(self.json_schema, "{"),
+            "regex": self.regex,
+            "ebnf": self.ebnf and _source(self.ebnf, "::="),
+        }
+        kinds = [kind for kind, source in given.items() if source is not None]
+        if len(kinds) > 1:
+            raise InputError(f"{' and '.join(kinds)} came, but an answer has one grammar; leave all but one out.")
+        return Grammar(kinds[0], given[kinds[0]]) if kinds else None  # type: ignore[arg-type]  # one of the three
+
+
+@dataclass(frozen=True)
+class SamplingOptions(GrammarOptions):
     """What one request asks for."""
 
     max_tokens: int = GenerationSettings.max_tokens
@@ -85,12 +109,6 @@ class SamplingOptions:
     """Do not end the answer at an end-of-text token."""
     logprobs: Count = GenerationSettings.logprobs
     """Log-probability of every token, and of this many alternatives."""
-    json_schema: Annotated[str | None, tyro.conf.arg(metavar="SCHEMA")] = None
-    """Hold the answer to this JSON schema, given as text or as the path of a file."""
-    regex: Annotated[str | None, tyro.conf.arg(metavar="PATTERN")] = None
-    """Hold the answer to this regular expression."""
-    ebnf: Annotated[str | None, tyro.conf.arg(metavar="GRAMMAR")] = None
-    """Hold the answer to this EBNF grammar, given as text or as the path of a file."""
     draft: bool = GenerationSettings.draft
     """Draft at all; the text is the same without."""
 
@@ -112,21 +130,10 @@ class SamplingOptions:
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             logprobs=self.logprobs,
-            grammar=self._grammar(),
+            grammar=self.grammar(),
             draft=self.draft,
             raw=raw,
         )
-
-    def _grammar(self) -> Grammar | None:
-        given = {
-            "json_schema": self.json_schema and _source(self.json_schema, "{"),
-            "regex": self.regex,
-            "ebnf": self.ebnf and _source(self.ebnf, "::="),
-        }
-        kinds = [kind for kind, source in given.items() if source is not None]
-        if len(kinds) > 1:
-            raise InputError(f"{' and '.join(kinds)} came, but an answer has one grammar; leave all but one out.")
-        return Grammar(kinds[0], given[kinds[0]]) if kinds else None  # type: ignore[arg-type]  # one of the three
 
 
 def _source(text: str, mark: str) -> str:
