@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "paceline"
 LAYERS: list[tuple[str, set[str]]] = [
     ("free", {"__init__", "__main__"}),
     ("free", {"cli"}),
-    ("apart", {"server", "bench", "train", "scale", "proof"}),
+    ("apart", {"server", "bench", "train", "scale", "proof", "label"}),
     ("free", {"engine", "loading", "embedded", "provenance", "grammar"}),
     ("apart", {"embedded_conversion"}),  # runs in a process of its own
     ("free", {"decode", "plain", "choice", "sequence", "near_ties"}),
@@ -24,8 +24,11 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("apart", {"models"}),
     ("apart", {"kernels"}),
     ("free", {"acceptance", "sampled_acceptance", "tree"}),
-    ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts"}),
-    ("free", {"metrics", "types", "registry", "errors", "host_jit", "result_files", "tensor_files", "prefixes"}),
+    ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts", "labels"}),
+    (
+        "free",
+        {"metrics", "types", "registry", "errors", "host_jit", "result_files", "tensor_files", "prefixes", "records"},
+    ),
 ]
 ROW_OF = {part: row for row, (_, parts) in enumerate(LAYERS) for part in parts}
 

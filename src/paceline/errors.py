@@ -6,6 +6,7 @@
     │   ├── UnsupportedModelError  a model whose architecture cannot be served losslessly
     │   └── PromptTooLongError     a prompt that leaves no room in the context
     ├── TrainingDivergedError      a training run whose loss is no longer a number
+    ├── WorkerLostError            a process of a shared run that died
     ├── LawBrokenError             a target and drafter for which drafting is not lossless
     └── DownloadError              an artefact that could not be fetched or verified
 
@@ -24,6 +25,10 @@ class InputError(PacelineError, ValueError):
 
 class TrainingDivergedError(PacelineError):
     """A training run whose loss is no longer a number."""
+
+
+class WorkerLostError(PacelineError):
+    """A process of a shared run that died."""
 
 
 class LawBrokenError(PacelineError):

@@ -15,6 +15,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from paceline.checkpoints.digest import checkpoint_digest
 from paceline.checkpoints.z_lab import check_fits, load_dflash, read_metadata
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
@@ -178,8 +179,7 @@ def load(
     if exact:
         require_exact(loaded)
     tokenizer = load_tokenizer(target)
-    if drafter is None:
-        drafter = str(embedded_drafter()) if target is None else PROMPT_LOOKUP
+    drafter = drafter or _default_drafter(target)
     part = load_drafter(drafter, loaded, tree, tree_budget)
     if isinstance(part, DFlashDrafter):
         _warn_of_another_template(drafter, tokenizer)
@@ -272,6 +272,20 @@ def load_drafter(name: str, target: Target, tree: str = "best_first", tree_budge
     network.to(device=info.device, dtype=info.dtype).requires_grad_(False)
     prepare_for_device(network)
     return DFlashDrafter(network, GROWTHS[tree], tree_budget)
+
+
+def pair_digests(target: str | None, drafter: str | None) -> dict[str, str]:
+    """What identifies a target, its chat template and a drafter, named as for `load`."""
+    name = drafter or _default_drafter(target)
+    return {
+        "target_digest": checkpoint_digest(target_folder(target)),
+        "drafter_digest": name if name in (PROMPT_LOOKUP, NO_DRAFTER) else checkpoint_digest(_drafter_path(name)),
+        "chat_template_sha256": template_digest(load_tokenizer(target).chat_template),
+    }
+
+
+def _default_drafter(target: str | None) -> str:
+    return str(embedded_drafter()) if target is None else PROMPT_LOOKUP
 
 
 def template_digest(template: str | None) -> str:

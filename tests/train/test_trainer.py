@@ -15,9 +15,9 @@ from accelerate.state import AcceleratorState
 
 from paceline.checkpoints.z_lab import load_dflash, read_metadata
 from paceline.errors import CheckpointError, InputError, TrainingDivergedError
+from paceline.records import exclusive
 from paceline.train.config import DrafterShape, LossConfig, OptimizerConfig, TrainConfig
 from paceline.train.drafter import draft_config, layer_states
-from paceline.train.records import exclusive
 from paceline.train.shards import write_shard
 from paceline.train.target_weights import TargetWeights
 from paceline.train.trainer import train

@@ -13,13 +13,21 @@ from typing import Annotated, Any, Union, cast
 
 import tyro
 
-from paceline.cli import bench, chat, demo, generate, train, verify
+from paceline.cli import bench, chat, demo, generate, label, train, verify
 from paceline.errors import PacelineError
 
 DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
 
 #: Subcommands by name; each module has `Arguments`, a frozen dataclass, and `run(args)`.
-COMMANDS = {"demo": demo, "generate": generate, "chat": chat, "bench": bench, "verify": verify, "train": train}
+COMMANDS = {
+    "demo": demo,
+    "generate": generate,
+    "chat": chat,
+    "bench": bench,
+    "verify": verify,
+    "train": train,
+    "label": label,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -49,6 +49,10 @@ class ModelOptions:
     """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
     threads: Count = None
     """CPU threads; PyTorch's choice where not given."""
+
+    def load_arguments(self) -> dict[str, Any]:
+        """The arguments of `paceline.load`."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -175,15 +179,4 @@ def load_model(options: ModelOptions, console: Console) -> Model:
         logging.disable_progress_bar()
         if options.target is None:
             embedded_target(report=status.update if status else console.print)
-        return load(
-            options.target,
-            options.drafter,
-            tree=options.tree,
-            lookup=options.lookup,
-            exact=options.exact,
-            tree_budget=options.tree_budget,
-            block_size=options.block_size,
-            dtype=options.dtype,
-            device=options.device,
-            threads=options.threads,
-        )
+        return load(**options.load_arguments())

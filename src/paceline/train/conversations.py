@@ -19,10 +19,10 @@ from paceline.engine import Request
 from paceline.errors import InputError
 from paceline.loading import Model, load_target, load_tokenizer, set_threads, template_digest
 from paceline.prompts import check_length, read_prompts
+from paceline.records import RECORDING, as_plain, check_settings, exclusive, read_json, write_text
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
 from paceline.train.recorder import Recorder
-from paceline.train.records import RECORDING, as_plain, check_settings, exclusive, read_json, write_text
 from paceline.train.shards import Conversation, read_shard, write_shard
 from paceline.types import GenerationSettings
 

@@ -14,9 +14,9 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from paceline.errors import InputError
+from paceline.records import as_plain, check_settings, read_json, write_text
 from paceline.train.config import MAY_CHANGE, TrainConfig
 from paceline.train.data import ConversationDataset
-from paceline.train.records import as_plain, check_settings, read_json, write_text
 
 PROVENANCE = "provenance.json"
 

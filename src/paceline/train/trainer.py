@@ -21,6 +21,7 @@ from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import InputError, TrainingDivergedError
 from paceline.loading import load_tokenizer, set_threads, target_folder, template_digest
 from paceline.models.dflash import DFlashNetwork
+from paceline.records import RECORDING, exclusive, read_json
 from paceline.train.config import LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display
@@ -31,7 +32,6 @@ from paceline.train.journal import Journal, check_shards, settle_settings, write
 from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights, default_gamma
 from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
-from paceline.train.records import RECORDING, exclusive, read_json
 from paceline.train.shards import Conversation
 from paceline.train.state import load_latest_state, save_state
 from paceline.train.target_weights import TargetWeights

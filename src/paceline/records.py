@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from paceline.errors import CheckpointError, InputError
 
 RECORDING = "settings.json"
-"""How a folder of shards was recorded; it lies beside them."""
+"""How the files of a folder were made; it lies beside them."""
 
 
 @contextmanager

@@ -1,0 +1,98 @@
+"""One worker: holds the models, and decodes a prompt at every block size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paceline.decode import Parts
+from paceline.drafters.base import Drafter
+from paceline.engine import Engine, Request
+from paceline.errors import InputError
+from paceline.label.config import LabelConfig
+from paceline.labels import Label
+from paceline.loading import Model, load
+from paceline.policies.fixed import FixedPolicy
+from paceline.prompts import Prompt, check_length
+from paceline.types import GenerationSettings
+
+WARM_UP_TOKENS = 16
+
+
+class Labeller:
+    """A model that answers a prompt once for every block size, alone and one after the other, so that times compare.
+
+    Raises:
+        InputError: a model without a drafter.
+    """
+
+    def __init__(self, config: LabelConfig, model: Model | None = None):
+        self.config = config
+        self.model = model or load(**config.load, num_prefixes=0)
+        drafter = self.model.drafter
+        if drafter is None:
+            raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
+        self.drafter: Drafter = drafter
+        self.block_sizes = config.sizes(drafter.default_block_size)
+        assert isinstance(self.model.parts.policy, FixedPolicy), "loaded without another"
+        self.tree_budget = self.model.parts.policy.plan.tree_budget
+        self._engine = Engine(Parts(self.model.target, drafter, self.model.parts.policy), max_batch=1)
+        self._is_warm = False
+
+    def __call__(self, prompt: Prompt) -> Label:
+        """The label of one prompt.
+
+        Raises:
+            PromptTooLongError: a prompt that leaves no room for an answer.
+        """
+        tokens = self.model.encode(prompt.text)
+        check_length(prompt, len(tokens), self.model.target.info.max_context)
+        if not self._is_warm:
+            for size in self.block_sizes:
+                self._answer(tokens, size, min(WARM_UP_TOKENS, self.config.max_tokens))
+            self._is_warm = True
+        logits, features = self._read(tokens)
+        answers = [self._answer(tokens, size, self.config.max_tokens).statistics for size in self.block_sizes]
+
+        def stage(*names: str) -> Tensor:
+            return _seconds([1e-3 * sum(a.stage_ms.get(name, 0.0) for name in names) for a in answers])
+
+        return Label(
+            prompt_id=prompt.id,
+            set_name=prompt.set_name,
+            logits=logits,
+            features=features,
+            block_sizes=torch.tensor(self.block_sizes),
+            rounds=torch.tensor([a.rounds for a in answers]),
+            accepted=torch.tensor([a.accepted for a in answers]),
+            tokens=torch.tensor([a.tokens for a in answers]),
+            prefill_s=_seconds([a.prefill_s for a in answers]),
+            decode_s=_seconds([a.decode_s for a in answers]),
+            draft_s=stage("draft", "grow"),
+            verify_s=stage("verify"),
+        )
+
+    def _answer(self, tokens: list[int], block_size: int, max_tokens: int) -> Request:
+        """The whole answer at one block size. The node budget is the model's, at least a whole chain's."""
+        settings = GenerationSettings(
+            max_tokens=max_tokens,
+            temperature=self.config.temperature,
+            seed=self.config.seed,
+            block_size=block_size,
+            tree_budget=max(self.tree_budget, block_size - 1),
+        )
+        request = self._engine.submit(tokens, settings)
+        self._engine.run()
+        return request
+
+    @torch.inference_mode()
+    def _read(self, tokens: list[int]) -> tuple[Tensor, Tensor]:
+        """What a policy sees of the prompt: the logits and the drafter's features of its last token."""
+        target = self.model.target
+        found = target.prefill(target.new_cache(1, len(tokens)), 0, tokens, self.drafter.feature_layers)
+        features = found.features[0, -1] if found.features is not None else torch.zeros(0)
+        return found.logits[0, -1].float().cpu(), features.float().cpu()
+
+
+def _seconds(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,123 @@
+"""Labels: what each block size did on a prompt, and what a policy could have known of the prompt beforehand.
+
+A folder has `settings.json` and one safetensors file for every prompt, named after it:
+
+    logits          Float32[v]    the target's raw logits after the last prompt token
+    features        Float32[f]    the drafter's features of the last prompt token (empty for a drafter without)
+    block_sizes     Int64[k]      anchor included, ascending
+    rounds          Int64[k]      rounds that the whole answer took with each
+    accepted        Int64[k]      drafted tokens that those rounds kept, bonus excluded
+    tokens          Int64[k]      tokens of the answer: the same for each, but for near-ties in bfloat16
+    prefill_s       Float64[k]    seconds until the first token
+    decode_s        Float64[k]    seconds of the rounds
+    draft_s         Float64[k]    seconds of those that the drafter took, growth of trees included
+    verify_s        Float64[k]    seconds of those that the target took
+
+Letters: k block sizes, v vocabulary, f width of the features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline.errors import CheckpointError
+from paceline.prompts import Prompt
+from paceline.tensor_files import save_tensors
+
+_INTEGERS = ("block_sizes", "rounds", "accepted", "tokens")
+_SECONDS = ("prefill_s", "decode_s", "draft_s", "verify_s")
+
+
+@dataclass(frozen=True)
+class Label:
+    """One prompt's file, as the module's docstring says."""
+
+    prompt_id: str
+    set_name: str
+    logits: Tensor
+    features: Tensor
+    block_sizes: Tensor
+    rounds: Tensor
+    accepted: Tensor
+    tokens: Tensor
+    prefill_s: Tensor
+    decode_s: Tensor
+    draft_s: Tensor
+    verify_s: Tensor
+
+    @property
+    def acceptance_length(self) -> Tensor:
+        """Float64[k]: mean tokens per round, bonus included (tau)."""
+        return 1.0 + self.accepted.double() / self.rounds.double().clamp_min(1.0)
+
+    @property
+    def tokens_per_s(self) -> Tensor:
+        """Float64[k]: tokens of the answer over the seconds from prompt to last token."""
+        return self.tokens.double() / (self.prefill_s + self.decode_s)
+
+
+def label_path(folder: Path, prompt: Prompt) -> Path:
+    """Where a prompt's label lies: named after its text, so that no prompt is decoded twice."""
+    return folder / f"{hashlib.sha256(prompt.text.encode()).hexdigest()[:24]}.safetensors"
+
+
+def write_label(path: Path, label: Label) -> None:
+    """Write so that a reader sees the whole file or none."""
+    tensors = {f.name: getattr(label, f.name) for f in fields(Label) if f.name not in ("prompt_id", "set_name")}
+    save_tensors(path, tensors, {"prompt_id": label.prompt_id, "set_name": label.set_name})
+
+
+def read_label(path: Path) -> Label:
+    """Read one label.
+
+    Raises:
+        CheckpointError: a file that is damaged, or is no label.
+    """
+    names = [f.name for f in fields(Label) if f.name not in ("prompt_id", "set_name")]
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            missing = sorted(set(names) - set(file.keys())) + sorted({"prompt_id", "set_name"} - set(about))
+            if missing:
+                raise CheckpointError(f"{path} is no label: it lacks {', '.join(missing)}; delete it and label again.")
+            label = Label(about["prompt_id"], about["set_name"], **{name: file.get_tensor(name) for name in names})
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"the label {path} cannot be read ({error}); delete it and label again.") from error
+    _check(path, label)
+    return label
+
+
+def read_labels(folder: Path) -> list[Label]:
+    """Every label of a folder, by file name; all of the same block sizes.
+
+    Raises:
+        CheckpointError: no labels there, a damaged one, or labels of different block sizes.
+    """
+    labels = [read_label(path) for path in sorted(folder.glob("*.safetensors"))]
+    if not labels:
+        raise CheckpointError(f"{folder} holds no labels; make some with `paceline label --out {folder}`.")
+    for label in labels:
+        if not torch.equal(label.block_sizes, labels[0].block_sizes):
+            raise CheckpointError(
+                f"{folder} holds labels of block sizes {labels[0].block_sizes.tolist()} and of "
+                f"{label.block_sizes.tolist()}; keep one set of block sizes in a folder."
+            )
+    return labels
+
+
+def _check(path: Path, label: Label) -> None:
+    shape = label.block_sizes.shape
+    columns = {name: getattr(label, name) for name in (*_INTEGERS, *_SECONDS)}
+    fits = len(shape) == 1 and shape[0] > 0 and all(column.shape == shape for column in columns.values())
+    fits = fits and all(columns[name].dtype == torch.int64 for name in _INTEGERS)
+    fits = fits and all(columns[name].dtype == torch.float64 for name in _SECONDS)
+    if not fits or label.logits.dim() != 1 or label.features.dim() != 1:
+        raise CheckpointError(f"{path} disagrees with itself in shapes or types; delete it and label again.")
+    if not bool((label.block_sizes >= 2).all() and (label.tokens >= 1).all() and (label.rounds >= 0).all()):
+        raise CheckpointError(f"{path} holds counts that cannot be; delete it and label again.")
