@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROUNDS = 4000
+ROUNDS = 3000
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +19,7 @@ from paceline.choice import accept_sampled, choose_tokens, edit_logits, keep_log
 from paceline.drafters.base import Drafter, DraftRequest
 from paceline.kv_cache import SlotCache
 from paceline.metrics import StageClock
-from paceline.policies.base import Policy, SequenceView
+from paceline.policies.base import Policy, PromptView, SequenceView
 from paceline.prefixes import KeptPrefix, Reuse
 from paceline.sampled_acceptance import SampledRule
 from paceline.sequence import ActiveSequence
@@ -89,6 +90,8 @@ def admit(parts: Parts, batch: Batch, sequence: ActiveSequence, reuse: Reuse | N
         parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt) - start])
     if parts.observer is not None:
         parts.observer.on_prefill(sequence, result)
+    if parts.policy is not None and drafts:
+        _begin(parts.policy, sequence, result)
     sequence.ends = sequence.settings.ends(parts.target.info.eos_token_ids)
     empty = [DraftTree.empty()]
     if sequence.constraint is not None:
@@ -146,13 +149,21 @@ def leave(batch: Batch, row: int) -> None:
     batch.sequences.pop()
 
 
+def _begin(policy: Policy, sequence: ActiveSequence, result: Pass) -> None:
+    """Let the policy see the prompt; the time that it takes is the choosing's."""
+    started = perf_counter()
+    features = result.features[0, -1] if result.features is not None else None
+    sequence.policy_state = policy.begin(PromptView(sequence.settings, result.logits[0, -1], features))
+    sequence.statistics.stage_ms["choose"] = 1e3 * (perf_counter() - started)
+
+
 def _choose(parts: Parts, batch: Batch) -> list[DraftRequest]:
     requests = []
     for sequence in batch.sequences:
         if parts.policy is None or not sequence.settings.draft:
             requests.append(DraftRequest(sequence.tokens, 0, 0, 0))
             continue
-        plan = parts.policy.choose(SequenceView(sequence.settings, sequence.statistics))
+        plan = parts.policy.choose(SequenceView(sequence.settings, sequence.statistics, sequence.policy_state))
         # The bonus always comes, so nodes deeper than the tokens still wanted, less one, cannot be emitted.
         depth = sequence.remaining - 1
         temperature, seed = sequence.settings.temperature, sequence.settings.seed

@@ -62,6 +62,12 @@ class Label:
         return self.tokens.double() / (self.prefill_s + self.decode_s)
 
 
+def held_out_share(label: Label) -> float:
+    """A number within 0..1 that depends on the prompt's logits alone: the same split whatever else is labelled."""
+    digest = hashlib.sha256(label.logits.numpy().tobytes()).digest()
+    return int.from_bytes(digest[:8], "little") / 2**64
+
+
 def label_path(folder: Path, prompt: Prompt) -> Path:
     """Where a prompt's label lies: named after its text, so that no prompt is decoded twice."""
     return folder / f"{hashlib.sha256(prompt.text.encode()).hexdigest()[:24]}.safetensors"

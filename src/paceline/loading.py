@@ -29,6 +29,7 @@ from paceline.grammar import GrammarCompiler, GrammarConstraint
 from paceline.kernels import prepare_for_device
 from paceline.noise import sample_seed
 from paceline.policies.fixed import FixedPolicy
+from paceline.policies.named import named_policy
 from paceline.target.base import Target
 from paceline.target.exact import require_exact
 from paceline.target.hugging_face import HuggingFaceTarget
@@ -150,6 +151,7 @@ def load(
     exact: bool = False,
     tree_budget: int | None = None,
     block_size: int | None = None,
+    policy: str | None = None,
     dtype: str | torch.dtype | None = None,
     device: str | None = None,
     threads: int | None = None,
@@ -161,7 +163,8 @@ def load(
     checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
     and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
     network grows by best_first. `exact` refuses a target whose logits depend, in their last bits, on what else is in
-    the pass. `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last
+    the pass. `policy` decides how much to draft ("fixed:SIZE" or "blockpilot:FOLDER"; None: `block_size`, or the
+    drafter's own). `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last
     `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's text may
     part from a fresh start's where two tokens nearly tie).
 
@@ -175,6 +178,9 @@ def load(
         raise InputError(
             "block_size and tree_budget say how much to draft, but drafter 'none' does not; leave them out."
         )
+    if policy is not None and (drafter == NO_DRAFTER or block_size is not None):
+        other = "drafter 'none'" if drafter == NO_DRAFTER else f"block_size {block_size}"
+        raise InputError(f"policy {policy!r} and {other} came, but go together badly; leave one of them out.")
     loaded = load_target(target, dtype, device)
     if exact:
         require_exact(loaded)
@@ -188,6 +194,10 @@ def load(
     if num_prefixes < 0:
         raise InputError(f"num_prefixes is {num_prefixes}, but must be 0 (keep none) or more.")
     parts = make_parts(loaded, part, block_size, tree_budget)
+    if policy is not None and part is not None:
+        budget = tree_budget or part.default_tree_budget
+        named = named_policy(policy, budget, lambda: pair_digests(target, drafter))
+        parts = replace(parts, policy=named)
     return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from jaxtyping import Float
 from torch import Tensor
@@ -26,7 +26,7 @@ class ActiveSequence:
     """One sequence being decoded: prompt and committed tokens (the last one is the anchor).
 
     `ends` are the tokens that end the answer. `counts` and `logprobs` are kept where the settings need them; the
-    latter has an entry for every committed token of the answer.
+    latter has an entry for every committed token of the answer. `policy_state` is what the policy remembers of it.
     """
 
     tokens: list[int]
@@ -37,6 +37,7 @@ class ActiveSequence:
     constraint: Constraint | None = None
     counts: TokenCounts | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    policy_state: Any = None
 
     @property
     def remaining(self) -> int:

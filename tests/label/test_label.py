@@ -169,6 +169,7 @@ def test_a_damaged_label_is_refused_by_name(config, tmp_path):
         (["--workers", "0"], "workers is 0"),
         (["--gpus", "1"], "gpus is 1.0"),
         (["--block-size", "4"], "name them with --block-sizes"),
+        (["--policy", "fixed:4"], "labels compare several"),
         (["--drafter", "none"], "nothing to label"),
         (["--temperature", "-1"], "temperature is -1"),
         (["--prompts", "nowhere.jsonl"], "cannot be read"),

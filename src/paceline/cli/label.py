@@ -83,6 +83,8 @@ def run(args: Arguments) -> None:
 def _check(args: Arguments) -> None:
     if args.model.block_size is not None:
         raise InputError("--block-size is one size, but labels compare several; name them with --block-sizes.")
+    if args.model.policy is not None:
+        raise InputError("--policy chooses a block size, but labels compare several; leave it out.")
     if args.model.drafter == "none":
         raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
     if args.workers < 1:

@@ -41,6 +41,9 @@ class ModelOptions:
     """Nodes of the draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None
     """Rows of the drafter's block, anchor included; the drafter's own where not given."""
+    policy: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
+    """What decides how much to draft: `fixed:SIZE`, or `blockpilot:FOLDER` with a policy that `paceline train policy`
+    made; --block-size, or the drafter's own, where not given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None

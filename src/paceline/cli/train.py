@@ -1,7 +1,8 @@
-"""`paceline train`: conversations from a target, and a drafter from conversations."""
+"""`paceline train`: conversations from a target, a drafter from conversations, a policy from labels."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,28 +13,41 @@ import tyro
 from paceline.errors import InputError
 from paceline.train.config import TrainConfig
 from paceline.train.conversations_config import ConversationsConfig
+from paceline.train.policy_config import PolicyTrainConfig
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Record conversations of a target, or train a drafter on them. The same command again resumes."""
+    """Record conversations of a target, train a drafter on them, or a policy on labels."""
 
     what: Annotated[
         Annotated[
             ConversationsConfig,
             tyro.conf.subcommand("conversations", description=ConversationsConfig.__doc__),
         ]
-        | Annotated[TrainConfig, tyro.conf.subcommand("dflash", description=TrainConfig.__doc__)],
+        | Annotated[TrainConfig, tyro.conf.subcommand("dflash", description=TrainConfig.__doc__)]
+        | Annotated[PolicyTrainConfig, tyro.conf.subcommand("policy", description=PolicyTrainConfig.__doc__)],
         tyro.conf.arg(name=""),
     ]
 
 
 def run(args: Arguments) -> None:
-    """Do one of the two, and say where the result is."""
+    """Do what was chosen, and say where the result is."""
     if isinstance(args.what, ConversationsConfig):
         from paceline.train.conversations import record_conversations
 
         print(record_conversations(args.what))
+    elif isinstance(args.what, PolicyTrainConfig):
+        from paceline.train.policy import Epoch, train_policy
+
+        def report(epoch: Epoch) -> None:
+            print(
+                f"epoch {epoch.number}  loss {epoch.loss:.4f}  validation loss {epoch.validation_loss:.4f}  "
+                f"best size found {epoch.validation_accuracy:.3f}  of its value {epoch.validation_value:.4f}",
+                file=sys.stderr,
+            )
+
+        print(train_policy(args.what, report))
     else:
         print(_trainer()(args.what))
 

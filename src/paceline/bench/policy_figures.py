@@ -1,0 +1,69 @@
+"""Figures of a policy report: which size is best how often, and what the size does to every prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.bench.acceptance_tables import AcceptanceTable
+from paceline.bench.policy_report import histogram
+from paceline.errors import InputError
+
+UNITS = {"tau": "tokens per round (tau)", "tokens_per_s": "tokens/s"}
+
+
+def write_figures(tables: list[AcceptanceTable], judge: str, folder: Path) -> list[Path]:
+    """`best_size` and `by_block_size`, each as PNG and SVG.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    figures = {"best_size": _best_sizes(tables, judge), "by_block_size": _by_size(tables, judge)}
+    paths = []
+    for name, figure in figures.items():
+        for kind in ("png", "svg"):
+            paths.append(folder / f"{name}_{judge}.{kind}")
+            figure.savefig(paths[-1], dpi=150)
+    return paths
+
+
+def _axes(count: int) -> tuple[Any, list[Any]]:
+    """A figure with that many panels; without pyplot, which would keep it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.") from error
+    figure = Figure(figsize=(1.2 + 3.6 * count, 3.9), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
+    figure, panels = _axes(len(tables))
+    for panel, table in zip(panels, tables, strict=True):
+        counts = histogram(table, judge)
+        bars = panel.bar([str(size) for size in counts], list(counts.values()), color="0.45")
+        panel.bar_label(bars)
+        panel.set(title=f"{table.name}, {len(table)} prompts", xlabel="best block size", ylabel="prompts")
+        panel.margins(y=0.12)
+    return figure
+
+
+def _by_size(tables: list[AcceptanceTable], judge: str) -> Any:
+    figure, panels = _axes(len(tables))
+    for panel, table in zip(panels, tables, strict=True):
+        values, sizes = table.values(judge), list(table.block_sizes)
+        for row in values:
+            panel.plot(sizes, row, color="0.8", linewidth=0.8, zorder=1)
+        best = values.argmax(1)
+        panel.scatter(
+            [sizes[c] for c in best], values[np.arange(len(values)), best], s=14, color="0.35", zorder=2,
+            label="best of a prompt (oracle)",
+        )  # fmt: skip
+        panel.plot(sizes, values.mean(0), color="black", linewidth=2, marker="s", zorder=3, label="mean of all prompts")
+        panel.set(title=f"{table.name}, {len(table)} prompts", xlabel="block size (anchor included)")
+        panel.set_ylabel(UNITS[judge])
+        panel.set_xticks(sizes)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure

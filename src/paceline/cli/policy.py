@@ -1,0 +1,151 @@
+"""`paceline policy`: what a block-size policy is worth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from paceline.errors import InputError
+from paceline.result_files import write_json
+
+if TYPE_CHECKING:
+    from paceline.bench.acceptance_tables import AcceptanceTable
+    from paceline.bench.policy_report import Row
+    from paceline.labels import Label
+
+
+@dataclass(frozen=True)
+class Report:
+    """Compare fixed block sizes, the best fixed one, a policy and the per-prompt oracle, on labels or on a table."""
+
+    data: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="LABELS")]
+    """Folder of `paceline label`, or a JSON table of acceptance lengths by block size."""
+    policy: Path | None = None
+    """Folder of a policy to judge on the labels; give prompts that it was not trained on."""
+    training: Path | None = None
+    """Labels on which the best fixed size is chosen; where not given, each half of the prompts chooses for the
+    other."""
+    block_sizes: tuple[int, ...] = ()
+    """Candidates; all that the labels have, or those within a table's published selection, where not given."""
+    out: Path | None = None
+    """Folder for figures (PNG and SVG) and report.json."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Say what a policy is: its block sizes, what it reads, which pair it was trained for and how."""
+
+    policy: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """Folder of a policy."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Judge block-size policies, and say what they are."""
+
+    what: Annotated[
+        Annotated[Report, tyro.conf.subcommand("report", description=Report.__doc__)]
+        | Annotated[Show, tyro.conf.subcommand("show", description=Show.__doc__)],
+        tyro.conf.arg(name=""),
+    ]
+
+
+def run(args: Arguments) -> None:
+    """Do one of the two."""
+    if isinstance(args.what, Report):
+        report(args.what)
+    else:
+        show(args.what)
+
+
+def show(args: Show) -> None:
+    """The checkpoint's own words, as JSON."""
+    from paceline.checkpoints.policy import load_policy
+
+    head, about = load_policy(args.policy)
+    print(json.dumps({"network": asdict(head.config), **about}, indent=1))
+
+
+def report(args: Report) -> None:
+    """Tau first; tokens/s where they were measured."""
+    from paceline.bench.acceptance_tables import joined, read_tables
+    from paceline.bench.policy_figures import write_figures
+    from paceline.bench.policy_report import report_rows
+
+    console = Console(highlight=False)
+    if args.out is not None:
+        _make_folder(args.out)
+    tables = read_tables(args.data, args.block_sizes, _choice(args))
+    training = joined(read_tables(args.training, tables[0].block_sizes)) if args.training is not None else None
+    shown = [*tables, joined(tables)] if len(tables) > 1 else tables
+    rows: list[Row] = []
+    for judge in ("tau", "tokens_per_s"):
+        if judge == "tokens_per_s" and tables[0].tokens_per_s is None:
+            continue
+        chosen_on = training.values(judge) if training is not None else None
+        found = [row for table in shown for row in report_rows(table, judge, chosen_on)]
+        console.print(_table(found, judge))
+        rows += found
+        if args.out is not None:
+            write_figures(tables, judge, args.out)
+    _print_agreement(console, tables)
+    if args.out is not None:
+        write_json(args.out / "report.json", {"rows": [asdict(row) for row in rows]})
+
+
+def _choice(args: Report) -> Callable[[Label], int] | None:
+    if args.policy is None:
+        return None
+    from paceline.checkpoints.policy import check_pair, load_policy
+    from paceline.records import RECORDING, read_json
+
+    head, about = load_policy(args.policy)
+    if args.data.is_dir():
+        check_pair(about, read_json(args.data / RECORDING), args.policy)
+    return lambda label: head.choose(label.logits, label.features if len(label.features) else None)
+
+
+def _make_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {str(out)!r} is a file; name a folder.")
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _table(rows: list[Row], judge: str) -> Table:
+    title = {"tau": "Acceptance length (tokens per round, bonus included)", "tokens_per_s": "Tokens/s"}[judge]
+    table = Table(title=f"{title}: mean over prompts", title_justify="left", box=None, pad_edge=False)
+    table.caption = "gain: over the best fixed size; hits: prompts on which the choice is as good as the oracle's"
+    table.caption_justify = "left"
+    for name in ("set", "prompts", "method", "size"):
+        table.add_column(name, no_wrap=True)
+    for name in ("mean", "gain", "95% interval", "regret", "hits"):
+        table.add_column(name, justify="right", no_wrap=True)
+    last = ""
+    for row in rows:
+        if last and row.set_name != last:
+            table.add_section()
+        last = row.set_name
+        table.add_row(
+            row.set_name, str(row.prompts), row.method, row.size, f"{row.mean:.3f}", f"{row.gain:.3f}",
+            f"{row.gain_low:.3f}-{row.gain_high:.3f}", f"{row.regret:.3f}", f"{row.hits}/{row.prompts}",
+        )  # fmt: skip
+    return table
+
+
+def _print_agreement(console: Console, tables: list[AcceptanceTable]) -> None:
+    """A selection that is the oracle's on every prompt was made with knowledge of the outcome."""
+    from paceline.bench.acceptance_tables import PUBLISHED
+
+    if any(PUBLISHED not in table.selections for table in tables):
+        return
+    columns: list[tuple[Any, Any]] = [(table.selections[PUBLISHED], table.tau) for table in tables]
+    equal = sum(int((tau[range(len(tau)), chosen] == tau.max(1)).sum()) for chosen, tau in columns)
+    count = sum(len(table) for table in tables)
+    console.print(f"The published selection equals the oracle on {equal} of {count} prompts.")

@@ -1,0 +1,101 @@
+"""The predictor of BlockPilot (arXiv 2606.31315): from what the prefill left to the block size that suits a prompt.
+
+Letters: b prompts, v vocabulary, f width of the features, n inputs, k classes (block sizes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from paceline.errors import InputError
+
+Inputs = Literal["logits", "softmax", "top_k", "features"]
+"""What is read of the prompt: the target's raw logits after its last token, their softmax, the largest of them, or the
+drafter's features of that token (the target's hidden states at the layers that the drafter taps)."""
+
+
+@dataclass(frozen=True)
+class PolicyHeadConfig:
+    """The network. The defaults are the paper's: two hidden layers of 2,048 on the whole vector of raw logits.
+
+    Raises:
+        InputError: a value outside its range.
+    """
+
+    num_inputs: int
+    block_sizes: tuple[int, ...]
+    inputs: Inputs = "logits"
+    width: int = 2048
+    num_layers: int = 2
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.inputs not in ("logits", "softmax", "top_k", "features"):
+            raise InputError(f"inputs is {self.inputs!r}, but must be logits, softmax, top_k or features.")
+        if min(self.num_inputs, self.width, self.num_layers) < 1:
+            raise InputError(
+                f"num_inputs, width and num_layers are {self.num_inputs}, {self.width} and {self.num_layers}, "
+                "but must be at least 1."
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"dropout is {self.dropout}, but must be within 0 to 1, 1 excluded.")
+        if len(self.block_sizes) < 2 or list(self.block_sizes) != sorted(set(self.block_sizes)):
+            raise InputError(f"block_sizes are {self.block_sizes}, but must be two or more, ascending.")
+
+
+class PolicyHead(nn.Module):
+    """An MLP with ReLU and dropout, and a residual connection from the second hidden layer on."""
+
+    def __init__(self, config: PolicyHeadConfig):
+        super().__init__()
+        self.config = config
+        self.first = nn.Linear(config.num_inputs, config.width)
+        self.hidden = nn.ModuleList(nn.Linear(config.width, config.width) for _ in range(config.num_layers - 1))
+        self.last = nn.Linear(config.width, len(config.block_sizes))
+
+    def forward(self, inputs: Float[Tensor, "b n"]) -> Float[Tensor, "b k"]:
+        """A score for each block size."""
+        h = self._drop(F.relu(self.first(inputs)))
+        for layer in self.hidden:
+            h = h + self._drop(F.relu(layer(h)))
+        scores: Tensor = self.last(h)
+        return scores
+
+    def prepare(self, logits: Float[Tensor, "b v"], features: Float[Tensor, "b f"] | None) -> Float[Tensor, "b n"]:
+        """What the network reads of prompts; the one place that training and serving both use.
+
+        Raises:
+            InputError: inputs of another width, or no features where they are wanted.
+        """
+        kind = self.config.inputs
+        if kind == "features":
+            if features is None:
+                raise InputError("this policy reads the drafter's features, but the drafter has none; train another.")
+            inputs = features.float()
+        elif kind == "top_k":
+            inputs = logits.float().topk(min(self.config.num_inputs, logits.shape[-1]), -1).values
+        else:
+            inputs = logits.float() if kind == "logits" else logits.float().softmax(-1)
+        if inputs.shape[-1] != self.config.num_inputs:
+            raise InputError(
+                f"this policy reads {self.config.num_inputs} {kind}, but {inputs.shape[-1]} came; "
+                "use one that was trained for this target and drafter."
+            )
+        return inputs
+
+    @torch.inference_mode()
+    def choose(self, logits: Float[Tensor, " v"], features: Float[Tensor, " f"] | None) -> int:
+        """The block size for one prompt."""
+        weight = self.first.weight
+        inputs = self.prepare(logits[None], None if features is None else features[None])
+        scores = self(inputs.to(weight.device, weight.dtype))
+        return self.config.block_sizes[int(scores[0].argmax())]
+
+    def _drop(self, h: Float[Tensor, "b w"]) -> Float[Tensor, "b w"]:
+        return F.dropout(h, self.config.dropout, self.training)

@@ -1,0 +1,175 @@
+"""Training a block-size policy: seconds to minutes, so that it starts anew when it is interrupted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from paceline.checkpoints.policy import PAIR, save_policy
+from paceline.errors import CheckpointError, InputError, TrainingDivergedError
+from paceline.labels import Label, held_out_share, read_labels
+from paceline.loading import set_threads
+from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
+from paceline.records import RECORDING, read_json
+from paceline.train.objectives.policy import Examples, acceptance_lengths, examples, rates_at_mean_cost
+from paceline.train.policy_config import PolicyTrainConfig
+
+_MAY_DIFFER = frozenset({"threads", "device"})
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass: losses, and how good the chosen sizes are on the validation prompts (of the best: 1)."""
+
+    number: int
+    loss: float
+    validation_loss: float
+    validation_accuracy: float
+    validation_value: float
+
+
+def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = lambda epoch: None) -> Path:
+    """Train, keep the epoch of the lowest validation loss, and write it; the folder.
+
+    Raises:
+        InputError: labels of different makings, or too few prompts to hold any out.
+        CheckpointError: damaged labels.
+        TrainingDivergedError: a loss that is no number.
+    """
+    set_threads(config.threads)
+    labels, making = _read(config.labels)
+    training = [label for label in labels if held_out_share(label) >= config.validation]
+    validation = [label for label in labels if held_out_share(label) < config.validation]
+    if not training or not validation:
+        raise InputError(
+            f"of {len(labels)} labelled prompts {len(validation)} fall to validation, but each side needs one; "
+            "label more prompts, or change the share."
+        )
+    torch.manual_seed(config.seed)
+    head = PolicyHead(_shape(config, labels))
+    values = _values(config, labels)
+    by_prompt = dict(zip(map(id, labels), values, strict=True))
+
+    def of(part: Sequence[Label]) -> Examples:
+        return examples(head, part, torch.stack([by_prompt[id(label)] for label in part]))
+
+    best, epochs = _fit(config, head, of(training), of(validation), report)
+    about = {name: making[name] for name in (*PAIR, "chat_template_sha256")} | {
+        "prompts": {"training": len(training), "validation": len(validation)},
+        "recipe": {name: value for name, value in vars(config).items() if name not in ("labels", "out", "threads")},
+        "labelled": {
+            name: making[name] for name in ("max_tokens", "temperature", "tree", "tree_budget", "lookup", "dtype")
+        },
+        "epochs": epochs,
+        "best_epoch": vars(best),
+    }
+    save_policy(head, config.out, about)
+    return config.out
+
+
+def _read(folders: Sequence[Path]) -> tuple[list[Label], dict[str, Any]]:
+    """All labels, and the settings that they share."""
+    labels: list[Label] = []
+    making: dict[str, Any] | None = None
+    for folder in folders:
+        found = read_labels(folder)
+        settings = {k: v for k, v in read_json(folder / RECORDING).items() if k not in _MAY_DIFFER}
+        if missing := sorted({*PAIR, "chat_template_sha256"} - set(settings)):
+            raise CheckpointError(f"{folder}/{RECORDING} lacks {', '.join(missing)}; label the prompts again.")
+        making = making or settings
+        different = sorted(k for k in {*settings, *making} if settings.get(k) != making.get(k))
+        if different:
+            name = different[0]
+            raise InputError(
+                f"{folder} was labelled with {name} = {settings.get(name)}, but {folders[0]} with {making.get(name)}; "
+                "train on labels of one making."
+            )
+        labels += found
+    assert making is not None, "the settings refuse no folders"
+    return labels, making
+
+
+def _shape(config: PolicyTrainConfig, labels: Sequence[Label]) -> PolicyHeadConfig:
+    first = labels[0]
+    widths = {
+        "logits": len(first.logits),
+        "softmax": len(first.logits),
+        "top_k": min(config.top_k, len(first.logits)),
+        "features": len(first.features),
+    }
+    if not widths[config.inputs]:
+        raise InputError("the labels hold no features, because their drafter has none; choose other inputs.")
+    sizes = tuple(first.block_sizes.tolist())
+    return PolicyHeadConfig(
+        widths[config.inputs], sizes, config.inputs, config.width, config.num_layers, config.dropout
+    )
+
+
+def _values(config: PolicyTrainConfig, labels: Sequence[Label]) -> torch.Tensor:
+    by = {"acceptance_length": acceptance_lengths, "tokens_per_s": rates_at_mean_cost}
+    return by[config.label_by](labels)
+
+
+def _fit(
+    config: PolicyTrainConfig,
+    head: PolicyHead,
+    training: Examples,
+    validation: Examples,
+    report: Callable[[Epoch], None],
+) -> tuple[Epoch, int]:
+    """Leave `head` as it was in its best epoch; that epoch, and how many there were."""
+    optimizer = torch.optim.Adam(head.parameters(), lr=config.learning_rate)
+    best: Epoch | None = None
+    kept: dict[str, torch.Tensor] = {}
+    number = 0
+    for number in range(1, config.epochs + 1):
+        epoch = _epoch(number, config.batch, head, optimizer, training, validation)
+        report(epoch)
+        if best is None or epoch.validation_loss < best.validation_loss:
+            best, kept = epoch, copy.deepcopy(head.state_dict())
+        if number - best.number >= config.patience:
+            break
+    assert best is not None, "at least one epoch"
+    head.load_state_dict(kept)
+    head.eval()
+    return best, number
+
+
+def _epoch(
+    number: int,
+    batch: int,
+    head: PolicyHead,
+    optimizer: torch.optim.Optimizer,
+    training: Examples,
+    validation: Examples,
+) -> Epoch:
+    head.train()
+    total = 0.0
+    for rows in torch.randperm(len(training)).split(batch):
+        loss = F.cross_entropy(head(training.inputs[rows]), training.best[rows])
+        if not bool(loss.isfinite()):
+            raise TrainingDivergedError(
+                f"the loss is {float(loss.detach())} in epoch {number}; train with a lower learning rate."
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach()) * len(rows)
+    head.eval()
+    with torch.inference_mode():
+        scores = head(validation.inputs)
+    chosen = scores.argmax(-1)
+    gained = validation.values.gather(1, chosen[:, None])[:, 0] / validation.values.amax(-1)
+    return Epoch(
+        number,
+        total / len(training),
+        float(F.cross_entropy(scores, validation.best)),
+        float((chosen == validation.best).double().mean()),
+        float(gained.mean()),
+    )

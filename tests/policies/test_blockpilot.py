@@ -1,0 +1,91 @@
+"""BlockPilot: one prediction after the prefill, and that block size to the end."""
+
+import pytest
+import torch
+
+from paceline.checkpoints.policy import save_policy
+from paceline.decode import Parts
+from paceline.engine import Engine
+from paceline.errors import CheckpointError, InputError
+from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
+from paceline.plain import plain_decode
+from paceline.policies.blockpilot import BlockPilotPolicy
+from paceline.policies.fixed import FixedPolicy
+from paceline.policies.named import named_policy
+from paceline.types import GenerationSettings
+from tiny_models import RandomTreeDrafter, tiny_target
+
+PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb"}
+
+
+def head_that_says(size, sizes=(3, 5, 9), num_inputs=40):
+    head = PolicyHead(PolicyHeadConfig(num_inputs=num_inputs, block_sizes=sizes, width=4)).eval()
+    for parameter in head.parameters():
+        parameter.data.zero_()
+    head.last.bias.data[sizes.index(size)] = 1.0
+    return head
+
+
+class Watching(RandomTreeDrafter):
+    def __init__(self, vocab_size):
+        super().__init__(vocab_size)
+        self.asked = []
+
+    def draft(self, state, requests, clock):
+        self.asked += [(r.block_size, r.tree_budget) for r in requests]
+        return super().draft(state, requests, clock)
+
+
+def decode(policy, **changes):
+    target, drafter = tiny_target("llama"), Watching(40)
+    engine = Engine(Parts(target, drafter, policy))
+    settings = GenerationSettings(max_tokens=14, **changes)
+    request = engine.submit([1, 2, 3], settings)
+    engine.run()
+    assert request.tokens == plain_decode(target, [1, 2, 3], settings)
+    return request, drafter.asked
+
+
+def test_every_round_has_the_predicted_size_and_the_text_is_plain_decodings():
+    request, asked = decode(BlockPilotPolicy(head_that_says(5), 6))
+    assert set(asked) == {(5, 6)} and len(asked) > 1
+    assert request.statistics.stage_ms["choose"] > 0
+
+
+def test_the_budget_has_room_for_a_whole_chain():
+    _, asked = decode(BlockPilotPolicy(head_that_says(9), 6))
+    assert set(asked) == {(9, 8)}
+
+
+def test_a_requests_own_sizes_win():
+    _, asked = decode(BlockPilotPolicy(head_that_says(5), 6), block_size=4, tree_budget=3)
+    assert set(asked) == {(4, 3)}
+
+
+def test_the_prediction_sees_the_prompts_logits():
+    class Spy(BlockPilotPolicy):
+        def begin(self, prompt):
+            self.seen = prompt
+            return super().begin(prompt)
+
+    policy = Spy(head_that_says(5), 6)
+    decode(policy)
+    target = tiny_target("llama")
+    expected = target.prefill(target.new_cache(1, 3), 0, [1, 2, 3]).logits[0, -1]
+    assert torch.equal(policy.seen.logits, expected) and policy.seen.features is None
+
+
+def test_policies_by_name(tmp_path):
+    save_policy(head_that_says(5), tmp_path / "p", PAIR)
+    fixed = named_policy("fixed:16", 7, dict)
+    assert isinstance(fixed, FixedPolicy) and (fixed.plan.block_size, fixed.plan.tree_budget) == (16, 15)
+    pilot = named_policy(f"blockpilot:{tmp_path / 'p'}", 7, lambda: PAIR)
+    assert isinstance(pilot, BlockPilotPolicy) and pilot.tree_budget == 7
+    with pytest.raises(CheckpointError, match="another drafter"):
+        named_policy(f"blockpilot:{tmp_path / 'p'}", 7, lambda: {**PAIR, "drafter_digest": "other"})
+
+
+@pytest.mark.parametrize("spec", ["fixed", "fixed:", "fixed:x", "fixed:-3", "fixed:1", "magic:3", "blockpilot:", ""])
+def test_policies_that_there_are_not_are_refused(spec):
+    with pytest.raises(InputError, match=r"policy is|block_size is 1"):
+        named_policy(spec, 7, dict)

@@ -1,0 +1,132 @@
+"""Training a block-size policy on labels."""
+
+import json
+
+import pytest
+import torch
+
+from paceline.checkpoints.policy import load_policy
+from paceline.cli import main
+from paceline.errors import CheckpointError, InputError
+from paceline.labels import Label, read_labels, write_label
+from paceline.train.objectives.policy import acceptance_lengths, rates_at_mean_cost
+from paceline.train.policy import train_policy
+from paceline.train.policy_config import PolicyTrainConfig
+
+SIZES = torch.tensor([4, 8, 16])
+MAKING = {
+    "target_digest": "aaaa",
+    "drafter_digest": "bbbb",
+    "chat_template_sha256": "cccc",
+    "max_tokens": 64,
+    "temperature": 0.0,
+    "tree": "chain",
+    "tree_budget": None,
+    "lookup": False,
+    "dtype": None,
+}
+
+
+def label(index, best, seed=0):
+    """A prompt whose logits say which size is best for it, with noise around."""
+    generator = torch.Generator().manual_seed(1000 * seed + index)
+    logits = torch.randn(20, generator=generator)
+    logits[best] += 6.0
+    rounds = torch.full((3,), 30)
+    rounds[best] = 20
+    rounds_seconds = torch.tensor([0.01, 0.012, 0.03], dtype=torch.float64)
+    seconds = rounds * rounds_seconds
+    zeros = torch.zeros(3, dtype=torch.float64)
+    accepted = 60 - rounds
+    return Label(
+        str(index), "made", logits, logits[:5].clone(), SIZES, rounds, accepted, accepted + rounds + 1, zeros + 0.1,
+        seconds, zeros.clone(), zeros.clone(),
+    )  # fmt: skip
+
+
+def write_labels(folder, count=120, **changes):
+    folder.mkdir()
+    for index in range(count):
+        write_label(folder / f"{index}.safetensors", label(index, index % 3))
+    (folder / "settings.json").write_text(json.dumps({**MAKING, **changes}))
+    return folder
+
+
+def quick(tmp_path, **changes):
+    given = {"width": 32, "learning_rate": 3e-3, "epochs": 40, "dropout": 0.0, "threads": 1}
+    return PolicyTrainConfig((tmp_path / "labels",), tmp_path / "policy", **{**given, **changes})
+
+
+@pytest.mark.parametrize("inputs", ["logits", "softmax", "features"])
+def test_what_the_logits_say_is_learned_and_holds_on_other_prompts(tmp_path, inputs):
+    write_labels(tmp_path / "labels")
+    epochs = []
+    train_policy(quick(tmp_path, inputs=inputs), epochs.append)
+    assert epochs[-1].validation_accuracy > 0.9
+    head, about = load_policy(tmp_path / "policy")
+    fresh = [(index % 3, label(index, index % 3, seed=7)) for index in range(60)]
+    right = sum(head.choose(x.logits, x.features) == SIZES[best] for best, x in fresh)
+    assert right > 50
+    assert about["target_digest"] == "aaaa" and about["recipe"]["inputs"] == inputs
+    assert about["prompts"]["training"] + about["prompts"]["validation"] == 120
+
+
+def test_the_epoch_of_the_lowest_validation_loss_is_kept_and_training_stops_when_none_comes(tmp_path):
+    write_labels(tmp_path / "labels", 30)
+    epochs = []
+    train_policy(quick(tmp_path, learning_rate=0.1, patience=3, epochs=100), epochs.append)
+    best = min(epochs, key=lambda e: e.validation_loss)
+    _, about = load_policy(tmp_path / "policy")
+    assert about["best_epoch"]["number"] == best.number
+    assert len(epochs) == min(100, best.number + 3)
+
+
+def test_labels_by_tau_and_by_rate_come_from_the_same_files(tmp_path):
+    labels = read_labels(write_labels(tmp_path / "labels", 9))
+    tau, rate = acceptance_lengths(labels), rates_at_mean_cost(labels)
+    assert torch.equal(tau, 60.0 / torch.stack([x.rounds for x in labels]).double())
+    assert torch.allclose(rate, tau / torch.tensor([0.01, 0.012, 0.03], dtype=torch.float64))
+    assert (tau.argmax(-1) == torch.tensor([int(x.prompt_id) % 3 for x in labels])).all()
+    assert 2 not in rate.argmax(-1)  # the size that is longest and never worth its time
+
+
+def test_labels_of_different_making_are_refused(tmp_path):
+    write_labels(tmp_path / "labels")
+    write_labels(tmp_path / "others", temperature=1.0)
+    config = quick(tmp_path)
+    with pytest.raises(InputError, match=r"labelled with temperature = 1\.0"):
+        train_policy(PolicyTrainConfig((*config.labels, tmp_path / "others"), config.out))
+    (tmp_path / "labels" / "settings.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="lacks chat_template_sha256"):
+        train_policy(config)
+
+
+def test_the_command_says_where_the_policy_is_and_what_it_was_trained_for(tmp_path, capsys):
+    write_labels(tmp_path / "labels", 30)
+    argv = ["--labels", str(tmp_path / "labels"), "--out", str(tmp_path / "policy"), "--width", "8", "--epochs", "2"]
+    assert main(["train", "policy", *argv]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == str(tmp_path / "policy") and "epoch 2" in err
+    assert main(["policy", "show", str(tmp_path / "policy")]) == 0
+    assert json.loads(capsys.readouterr().out)["target_digest"] == "aaaa"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"labels": ()}, "labels names no folder"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"validation": 0.0}, "validation is 0.0"),
+        ({"learning_rate": 2.0}, "learning_rate is 2.0"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+    ],
+)
+def test_settings_outside_their_range_are_refused(changes, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence):
+        PolicyTrainConfig(**{"labels": (tmp_path,), "out": tmp_path, **changes})
+
+
+def test_a_folder_without_labels_is_refused_in_one_sentence(tmp_path, capsys):
+    assert main(["train", "policy", "--labels", "nowhere", "--out", str(tmp_path / "policy")]) == 2
+    err = capsys.readouterr().err
+    assert "holds no labels" in err and err.count("\n") == 1
