@@ -7,7 +7,7 @@ verifies. Plain decoding is the same round with zero nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from paceline.choice import accept_sampled, choose_tokens, edit_logits, keep_log
 from paceline.drafters.base import Drafter, DraftRequest
 from paceline.kv_cache import SlotCache
 from paceline.metrics import StageClock
-from paceline.policies.base import Policy, PromptView, SequenceView
+from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
 from paceline.prefixes import KeptPrefix, Reuse
 from paceline.sampled_acceptance import SampledRule
 from paceline.sequence import ActiveSequence
@@ -108,6 +108,9 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     requests = _choose(parts, batch)
     clock.lap("choose")
     trees = _draft(parts, batch, requests, clock)
+    drafts = _limit(parts, batch, requests, trees)
+    trees = [draft.tree for draft in drafts]
+    clock.lap("choose")
     packed = pack(trees, torch.tensor([s.tokens[-1] for s in batch.sequences])).to(parts.target.info.device)
     clock.lap("grow")
     result = parts.target.verify(batch.cache, packed, parts.feature_layers(batch.drafts))
@@ -118,6 +121,8 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     clock.lap("commit")
     for sequence, tree in zip(batch.sequences, trees, strict=True):
         sequence.statistics.count_round(tree.num_nodes)
+    if parts.policy is not None:
+        parts.policy.learn(_outcome(drafts, accepted, clock))
     clock.lap("other")
     return accepted.tokens
 
@@ -157,13 +162,17 @@ def _begin(policy: Policy, sequence: ActiveSequence, result: Pass) -> None:
     sequence.statistics.stage_ms["choose"] = 1e3 * (perf_counter() - started)
 
 
+def _view(sequence: ActiveSequence) -> SequenceView:
+    return SequenceView(sequence.settings, sequence.statistics, sequence.policy_state)
+
+
 def _choose(parts: Parts, batch: Batch) -> list[DraftRequest]:
     requests = []
     for sequence in batch.sequences:
         if parts.policy is None or not sequence.settings.draft:
             requests.append(DraftRequest(sequence.tokens, 0, 0, 0))
             continue
-        plan = parts.policy.choose(SequenceView(sequence.settings, sequence.statistics, sequence.policy_state))
+        plan = parts.policy.choose(_view(sequence))
         # The bonus always comes, so nodes deeper than the tokens still wanted, less one, cannot be emitted.
         depth = sequence.remaining - 1
         temperature, seed = sequence.settings.temperature, sequence.settings.seed
@@ -180,6 +189,27 @@ def _draft(parts: Parts, batch: Batch, requests: list[DraftRequest], clock: Stag
         tree if sequence.constraint is None else sequence.constraint.prune(tree)
         for sequence, tree in zip(batch.sequences, trees, strict=True)
     ]
+
+
+def _limit(parts: Parts, batch: Batch, requests: Sequence[DraftRequest], trees: Sequence[DraftTree]) -> list[DraftView]:
+    """The drafts, cut to what the policy wants verified. A sampled chain goes whole: its rule says where it ends."""
+    drafts = [
+        DraftView(_view(sequence), len(sequence.tokens), Plan(request.block_size, request.tree_budget), tree)
+        for sequence, request, tree in zip(batch.sequences, requests, trees, strict=True)
+    ]
+    if parts.policy is None or parts.rule is not None:
+        return drafts
+    counts = parts.policy.limit(drafts)
+    return [replace(draft, tree=draft.tree.first(count)) for draft, count in zip(drafts, counts, strict=True)]
+
+
+def _outcome(drafts: Sequence[DraftView], accepted: Accepted, clock: StageClock) -> RoundView:
+    """What the policy learns of the round, with the seconds of this round alone."""
+    seconds = clock.round_seconds
+    models = {"draft", "grow", "verify"}
+    other = sum(seconds[stage] for stage in seconds if stage not in models)
+    drafting = seconds["draft"] + seconds["grow"]
+    return RoundView(drafts, accepted.paths, drafting, seconds["verify"], other)
 
 
 def _accept(

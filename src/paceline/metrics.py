@@ -15,16 +15,19 @@ STAGES = ("choose", "draft", "grow", "verify", "accept", "commit", "other")
 class StageClock:
     """Wall-clock per stage: `lap(stage)` books the time since the last lap to that stage.
 
-    `wait` is called before each lap: where a device works behind the host's back, it waits for the device.
+    `seconds` are those of all rounds, `round_seconds` those since the last `start`. `wait` is called before each lap:
+    where a device works behind the host's back, it waits for the device.
     """
 
     def __init__(self, wait: Callable[[], None] | None = None) -> None:
         self._wait = wait
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.round_seconds: defaultdict[str, float] = defaultdict(float)
         self._last = perf_counter()
 
     def start(self) -> None:
-        """Forget the time since the last lap."""
+        """Begin a round: forget the time since the last lap, and the last round's laps."""
+        self.round_seconds.clear()
         self._last = perf_counter()
 
     def lap(self, stage: str) -> None:
@@ -32,6 +35,7 @@ class StageClock:
             self._wait()
         now = perf_counter()
         self.seconds[stage] += now - self._last
+        self.round_seconds[stage] += now - self._last
         self._last = now
 
 

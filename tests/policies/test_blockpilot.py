@@ -10,11 +10,14 @@ from paceline.errors import CheckpointError, InputError
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 from paceline.plain import plain_decode
 from paceline.policies.blockpilot import BlockPilotPolicy
+from paceline.policies.cost_aware import CostAwarePolicy
+from paceline.policies.costs import Costs, Curve
 from paceline.policies.fixed import FixedPolicy
-from paceline.policies.named import named_policy
+from paceline.policies.named import Circumstances, named_policy
 from paceline.types import GenerationSettings
 from tiny_models import RandomTreeDrafter, tiny_target
 
+COSTS = Costs((64,), (Curve((1, 9), (0.05, 0.06)),), Curve((8,), (0.006,)), 0.002)
 PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb"}
 
 
@@ -75,17 +78,25 @@ def test_the_prediction_sees_the_prompts_logits():
     assert torch.equal(policy.seen.logits, expected) and policy.seen.features is None
 
 
+def circumstances(**changes):
+    given = {"block_size": 8, "tree_budget": 7, "max_budget": 32, "pair": lambda: PAIR, "costs": lambda: COSTS}
+    return Circumstances(**{**given, **changes})
+
+
 def test_policies_by_name(tmp_path):
     save_policy(head_that_says(5), tmp_path / "p", PAIR)
-    fixed = named_policy("fixed:16", 7, dict)
+    fixed = named_policy("fixed:16", circumstances())
     assert isinstance(fixed, FixedPolicy) and (fixed.plan.block_size, fixed.plan.tree_budget) == (16, 15)
-    pilot = named_policy(f"blockpilot:{tmp_path / 'p'}", 7, lambda: PAIR)
+    pilot = named_policy(f"blockpilot:{tmp_path / 'p'}", circumstances())
     assert isinstance(pilot, BlockPilotPolicy) and pilot.tree_budget == 7
+    aware = named_policy("cost_aware", circumstances())
+    assert isinstance(aware, CostAwarePolicy) and (aware.block_size, aware.max_budget) == (8, 32)
     with pytest.raises(CheckpointError, match="another drafter"):
-        named_policy(f"blockpilot:{tmp_path / 'p'}", 7, lambda: {**PAIR, "drafter_digest": "other"})
+        other = circumstances(pair=lambda: {**PAIR, "drafter_digest": "other"})
+        named_policy(f"blockpilot:{tmp_path / 'p'}", other)
 
 
 @pytest.mark.parametrize("spec", ["fixed", "fixed:", "fixed:x", "fixed:-3", "fixed:1", "magic:3", "blockpilot:", ""])
 def test_policies_that_there_are_not_are_refused(spec):
     with pytest.raises(InputError, match=r"policy is|block_size is 1"):
-        named_policy(spec, 7, dict)
+        named_policy(spec, circumstances())

@@ -85,6 +85,7 @@ def _head_config(config: Mapping[str, Any], path: Path) -> PolicyHeadConfig:
     if unknown or missing:
         raise CheckpointError(f"{path}/config.json has unknown keys {unknown} and lacks {missing}; train it again.")
     try:
-        return PolicyHeadConfig(**{n: tuple(config[n]) if n == "block_sizes" else config[n] for n in names})
+        given: dict[str, Any] = {name: config[name] for name in names}
+        return PolicyHeadConfig(**given | {"block_sizes": tuple(config["block_sizes"])})
     except (InputError, TypeError) as error:
         raise CheckpointError(f"{path}/config.json cannot be used: {error}") from error

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, cast
 
 import tyro
 
-from paceline.cli import bench, chat, demo, generate, label, policy, train, verify
+from paceline.cli import bench, calibrate, chat, demo, generate, label, policy, train, verify
 from paceline.errors import PacelineError
 
 DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": verify,
     "train": train,
     "label": label,
+    "calibrate": calibrate,
     "policy": policy,
 }
 

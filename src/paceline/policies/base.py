@@ -6,12 +6,14 @@ Letters: v vocabulary, f width of the features.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from paceline.tree import DraftTree
 from paceline.types import GenerationSettings, Statistics
 
 
@@ -42,8 +44,33 @@ class Plan:
     tree_budget: int
 
 
+@dataclass(frozen=True)
+class DraftView:
+    """What a policy may know of one sequence's draft before it is verified."""
+
+    sequence: SequenceView
+    num_tokens: int
+    plan: Plan
+    tree: DraftTree
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """What a round did: every draft as it was verified, its accepted path, and the seconds that the stages took."""
+
+    drafts: Sequence[DraftView]
+    paths: Sequence[Sequence[int]]
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+
 class Policy(ABC):
-    """Decides how much to draft."""
+    """Decides how much to draft.
+
+    A policy that follows the machine or the drafter learns from every round; what it knows of one sequence is the
+    state that `begin` returns and the loop holds.
+    """
 
     def begin(self, prompt: PromptView) -> Any:
         """What to remember of a sequence, once its prompt is read; the loop holds it."""
@@ -52,6 +79,13 @@ class Policy(ABC):
     @abstractmethod
     def choose(self, sequence: SequenceView) -> Plan:
         """The plan for the next round of this sequence."""
+
+    def limit(self, drafts: Sequence[DraftView]) -> list[int]:
+        """How many nodes of each tree to verify, of its first ones; those of one batch share the pass."""
+        return [draft.tree.num_nodes for draft in drafts]
+
+    def learn(self, outcome: RoundView) -> None:  # noqa: B027  most policies need not look
+        """See what a round did."""
 
     @abstractmethod
     def max_tree_budget(self, settings: GenerationSettings) -> int:

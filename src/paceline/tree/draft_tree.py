@@ -51,6 +51,17 @@ class DraftTree:
         num_nodes = torch.tensor([self.num_nodes], device=self.parents.device)
         return node_depths(ancestor_mask(pad(self.parents, (1, 0))[None], num_nodes))[0, 1:]
 
+    def first(self, count: int) -> DraftTree:
+        """The tree of the first nodes: parents come first, so that it is one."""
+        if count >= self.num_nodes:
+            return self
+        return DraftTree(
+            self.tokens[:count],
+            self.parents[:count],
+            self.log_probs[:count],
+            None if self.q is None else self.q[:count],
+        )
+
     def validate(self) -> None:
         """Check what the docstring promises; an AssertionError names what does not hold."""
         tokens, parents, log_probs = self.tokens.tolist(), self.parents.tolist(), self.log_probs.tolist()

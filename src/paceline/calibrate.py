@@ -1,0 +1,177 @@
+"""Measuring what a round costs: the times of drafts and of passes on this machine, kept for the next start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from paceline.decode import Parts
+from paceline.drafters.base import Drafter, DraftRequest
+from paceline.embedded import cache_folder
+from paceline.engine import Engine
+from paceline.metrics import StageClock
+from paceline.policies.costs import Costs, Curve
+from paceline.policies.fixed import FixedPolicy
+from paceline.records import read_json
+from paceline.result_files import write_json
+from paceline.target.base import Target
+from paceline.tree import DraftTree, pack
+from paceline.types import GenerationSettings
+
+_ROWS = (1, 2, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512, 513, 1024)
+_CONTEXTS = (64, 1024)
+_REPEATS = 5
+_ANSWER = 16
+MAX_BUDGET_CPU, MAX_BUDGET = 32, 256
+"""Most nodes that are worth measuring where the user names no budget."""
+
+
+def default_max_budget(device: torch.device) -> int:
+    """How many nodes a cost-aware tree may have at most."""
+    return MAX_BUDGET_CPU if device.type == "cpu" else MAX_BUDGET
+
+
+def costs_of(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> Costs:
+    """The costs that were kept for this machine and pair, or measured now (a minute or less) and kept."""
+    path = costs_path(target, max_budget, pair)
+    if path.exists():
+        return Costs.from_json(read_json(path))
+    costs = measure_costs(target, drafter, max_budget)
+    keep_costs(path, costs, target, max_budget, pair)
+    return costs
+
+
+def costs_path(target: Target, max_budget: int, pair: Mapping[str, str]) -> Path:
+    """Where costs are kept: named after all that they depend on."""
+    return cache_folder() / "costs" / f"{fingerprint(target, max_budget, pair)}.json"
+
+
+def keep_costs(path: Path, costs: Costs, target: Target, max_budget: int, pair: Mapping[str, str]) -> None:
+    """Write costs with what they belong to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, costs.as_json() | {"measured_on": _circumstances(target, max_budget, pair)})
+
+
+def fingerprint(target: Target, max_budget: int, pair: Mapping[str, str]) -> str:
+    """What the costs depend on: the pair, its dtype, the machine, and the versions at work."""
+    return hashlib.sha256(json.dumps(_circumstances(target, max_budget, pair), sort_keys=True).encode()).hexdigest()[
+        :16
+    ]
+
+
+def measure_costs(
+    target: Target, drafter: Drafter, max_budget: int, report: Callable[[str], None] = lambda text: None
+) -> Costs:
+    """Time passes by rows and context, drafts by block size, and the rest of a round."""
+    longest = target.info.max_context - (_REPEATS + 1) * len(_ROWS) - max_budget - 2
+    contexts = tuple(c for c in _CONTEXTS if c <= longest) or (max(1, longest // 2),)
+    rows = (*(r for r in _ROWS if r <= max_budget), 1 + max_budget)
+    verify = []
+    for context in contexts:
+        report(f"passes after {context} tokens")
+        verify.append(Curve(rows, _verify_seconds(target, rows, context)))
+    report("drafts")
+    own = drafter.default_block_size
+    sizes = tuple(sorted({2, max(2, own // 2), own, own + 2, 2 * own}))
+    draft = Curve(sizes, _draft_seconds(target, drafter, sizes, max_budget, contexts[0]))
+    report("the rest of a round")
+    return Costs(contexts, tuple(verify), draft, _other_seconds(target, drafter))
+
+
+def _verify_seconds(target: Target, rows: Sequence[int], context: int) -> tuple[float, ...]:
+    """Median seconds of a pass over each number of rows; each commits its root, which hardly adds to it."""
+    rng = random.Random(0)
+    cache = target.new_cache(1, context + (_REPEATS + 1) * len(rows) + rows[-1])
+    target.prefill(cache, 0, _tokens(target, rng, context))
+
+    def once(count: int) -> float:
+        packed = pack([_chain(target, rng, count - 1)], torch.tensor(_tokens(target, rng, 1))).to(target.info.device)
+        seconds = _timed(target, lambda: target.verify(cache, packed))
+        cache.keep([[]])
+        return seconds
+
+    return _medians(rows, once)
+
+
+def _draft_seconds(
+    target: Target, drafter: Drafter, block_sizes: Sequence[int], budget: int, context: int
+) -> tuple[float, ...]:
+    """Median seconds of a draft of each block size, growth of the tree included."""
+    tokens = _tokens(target, random.Random(0), context + 1)
+    state = drafter.new_state(1, context + 2 * block_sizes[-1], target.info.device)
+    features = target.prefill(target.new_cache(1, context), 0, tokens[:-1], drafter.feature_layers).features
+    if features is not None:
+        drafter.observe(state, 0, features, [context])
+    clock = StageClock()
+
+    def once(block_size: int) -> float:
+        request = DraftRequest(tokens, block_size, budget, budget)
+        return _timed(target, lambda: drafter.draft(state, [request], clock))
+
+    return _medians(block_sizes, once)
+
+
+def _other_seconds(target: Target, drafter: Drafter) -> float:
+    """Seconds of a round outside both models."""
+    clock = StageClock(torch.cuda.synchronize if target.info.device.type == "cuda" else None)
+    policy = FixedPolicy(drafter.default_block_size, drafter.default_tree_budget)
+    engine = Engine(Parts(target, drafter, policy), max_batch=1, clock=clock)
+    prompt = _tokens(target, random.Random(0), min(32, target.info.max_context // 2))
+    request = engine.submit(prompt, GenerationSettings(max_tokens=_ANSWER, ignore_eos=True))
+    engine.run()
+    other = sum(seconds for stage, seconds in clock.seconds.items() if stage not in ("draft", "grow", "verify"))
+    return other / max(1, request.statistics.rounds)
+
+
+def _medians(sizes: Sequence[int], once: Callable[[int], float]) -> tuple[float, ...]:
+    """Median seconds of each size; the sizes take turns, and the first turn is not counted."""
+    found: dict[int, list[float]] = {size: [] for size in sizes}
+    for repeat in range(_REPEATS + 1):
+        for size in sizes:
+            seconds = once(size)
+            if repeat:
+                found[size].append(seconds)
+    return tuple(median(found[size]) for size in sizes)
+
+
+def _timed(target: Target, work: Callable[[], Any]) -> float:
+    wait = torch.cuda.synchronize if target.info.device.type == "cuda" else lambda: None
+    wait()
+    started = perf_counter()
+    work()
+    wait()
+    return perf_counter() - started
+
+
+def _tokens(target: Target, rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(target.info.vocab_size) for _ in range(count)]
+
+
+def _chain(target: Target, rng: random.Random, count: int) -> DraftTree:
+    return DraftTree(
+        torch.tensor(_tokens(target, rng, count), dtype=torch.int64), torch.arange(count), torch.zeros(count)
+    )
+
+
+def _circumstances(target: Target, max_budget: int, pair: Mapping[str, str]) -> dict[str, Any]:
+    device = target.info.device
+    return {
+        "target": pair["target_digest"],
+        "drafter": pair["drafter_digest"],
+        "dtype": str(target.info.dtype),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processor": platform.processor() or platform.machine(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "max_budget": max_budget,
+    }

@@ -1,0 +1,180 @@
+"""Cost-aware budgets: nodes as long as they pay, none where none do, and the text stays what it was."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.decode import Parts
+from paceline.engine import Engine
+from paceline.errors import CheckpointError
+from paceline.metrics import StageClock
+from paceline.plain import plain_decode
+from paceline.policies.base import DraftView, Plan, RoundView, SequenceView
+from paceline.policies.calibration import Calibration
+from paceline.policies.cost_aware import PROBE_EVERY, CostAwarePolicy, Pace
+from paceline.policies.costs import Costs, Curve, LiveCosts
+from paceline.tree import DraftTree
+from paceline.types import GenerationSettings, Statistics
+from tiny_models import RandomTreeDrafter, tiny_target
+
+#: A pass takes 50 ms up to 8 rows and 1 ms for each more; a draft 5 ms; the rest 1 ms.
+COSTS = Costs((64,), (Curve((1, 8, 40), (0.050, 0.050, 0.082)),), Curve((8,), (0.005,)), 0.001)
+
+
+def chain(*chances):
+    """A chain whose nodes have these chances of being reached."""
+    log_probs = torch.tensor([math.log(c) for c in chances])
+    count = len(chances)
+    return DraftTree(torch.arange(count), torch.arange(count), log_probs.float())
+
+
+def view(tree, pace=None, budget=16, **settings):
+    sequence = SequenceView(GenerationSettings(**settings), Statistics(), pace or Pace())
+    return DraftView(sequence, 64, Plan(8, budget), tree)
+
+
+def policy(costs=COSTS, **options):
+    return CostAwarePolicy(costs, 8, 32, **options)
+
+
+def rate(num_sequences, gains, count):
+    seconds = COSTS.verify_s(num_sequences * (1 + count), 64) + 0.005 + 0.001
+    return (num_sequences + sum(gains[:count])) / seconds
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_budget_is_where_tokens_over_seconds_are_highest(seed):
+    chances = np.sort(np.random.default_rng(seed).uniform(0.001, 0.9, 30))[::-1].tolist()
+    (count,) = policy(calibrate=False).limit([view(chain(*chances))])
+    assert count == max(range(31), key=lambda n: rate(1, chances, n))
+
+
+def test_free_rows_are_used_and_dear_ones_only_where_they_pay():
+    aware = policy(calibrate=False)
+    assert aware.limit([view(chain(*[0.01] * 20))]) == [7]  # 8 rows cost what one costs
+    assert aware.limit([view(chain(*[0.5] * 20))]) == [20]
+    assert aware.limit([view(DraftTree.empty())]) == [0]
+
+
+def test_the_trees_of_a_batch_share_the_pass():
+    certain, hopeless = chain(*[0.9] * 12), chain(*[1e-6] * 12)
+    alone = policy(calibrate=False).limit([view(certain)])
+    both = policy(calibrate=False).limit([view(certain), view(hopeless)])
+    gains = [0.9 + 1e-6] * 12
+    assert both == [max(range(13), key=lambda n: rate(2, gains, n))] * 2
+    assert policy(calibrate=False).limit([view(hopeless)] * 4) != [12] * 4 and alone == [12]
+
+
+def outcome(draft, path, draft_s=0.005, verify_s=0.05):
+    return RoundView([draft], [path], draft_s, verify_s, 0.001)
+
+
+def rounds(aware, pace, accepted, count=40):
+    """Play rounds whose drafts are accepted `accepted` deep; how many of them drafted."""
+    drafted = 0
+    for _ in range(count):
+        plan = aware.choose(SequenceView(GenerationSettings(), Statistics(), pace))
+        tree = chain(0.5, 0.25) if plan.tree_budget else DraftTree.empty()
+        draft = DraftView(SequenceView(GenerationSettings(), Statistics(), pace), 64, plan, tree)
+        took = 0.005 if plan.tree_budget else 0.0
+        aware.learn(outcome(draft, list(range(1, accepted + 1)) if plan.tree_budget else [], took))
+        drafted += plan.tree_budget > 0
+    return drafted
+
+
+def test_drafts_that_bring_nothing_stop_and_are_tried_now_and_then():
+    aware, pace = policy(), Pace()
+    drafted = rounds(aware, pace, accepted=0, count=300)
+    assert 4 < drafted < 30
+    assert pace.next_pause == PROBE_EVERY
+
+
+def test_drafts_that_bring_something_go_on():
+    assert rounds(policy(), Pace(), accepted=1) == 40
+
+
+def test_a_sequence_that_becomes_easy_drafts_again():
+    aware, pace = policy(), Pace()
+    rounds(aware, pace, accepted=0, count=100)
+    assert rounds(aware, pace, accepted=2, count=200) > 100
+
+
+def test_a_requests_own_sizes_bound_it():
+    settings = GenerationSettings(block_size=4, tree_budget=3)
+    aware = policy()
+    assert aware.choose(SequenceView(settings, Statistics(), Pace())) == Plan(4, 3)
+    assert aware.max_tree_budget(settings) == 3 and aware.max_tree_budget(GenerationSettings()) == 32
+
+
+def test_the_costs_follow_a_machine_that_becomes_busy_and_one_hiccup_moves_them_little():
+    live = LiveCosts(COSTS)
+    for _ in range(60):
+        live.learn(8, 8, 64, 0.005, 0.100, 0.001)
+    assert live.verify_s(8, 64) == pytest.approx(0.100, rel=0.02) and live.draft_s(8) == pytest.approx(0.005)
+    live.learn(8, 8, 64, 0.005, 10.0, 0.001)
+    assert live.verify_s(8, 64) < 0.12
+
+
+def test_curves_are_straight_between_what_was_measured():
+    curve = Curve((1, 3, 7), (1.0, 2.0, 4.0))
+    assert [curve.at(size) for size in (0, 1, 2, 3, 5, 7, 9)] == [1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]
+    assert Curve((4,), (2.0,)).at(100) == 2.0
+    both = Costs((100, 300), (Curve((1,), (1.0,)), Curve((1,), (3.0,))), curve, 0.0)
+    assert (both.verify_s(1, 50), both.verify_s(1, 200), both.verify_s(1, 400)) == (1.0, 2.0, 4.0)
+
+
+def test_costs_come_back_from_a_file_and_damage_is_refused():
+    assert Costs.from_json(COSTS.as_json()) == COSTS
+    for damaged in ({}, {**COSTS.as_json(), "contexts": []}, {**COSTS.as_json(), "draft": {"block_sizes": [1]}}):
+        with pytest.raises(CheckpointError, match="calibrate again"):
+            Costs.from_json(damaged)
+    with pytest.raises(CheckpointError, match="do not fit together"):
+        Curve((3, 1), (1.0, 2.0))
+
+
+@pytest.mark.parametrize("truth", [0.3, 0.9])
+def test_the_calibration_finds_how_often_a_wrong_surrogate_is_right(truth):
+    rng = np.random.default_rng(0)
+    calibration = Calibration()
+    said = [math.log(0.6), math.log(0.6 * 0.6)]
+    for _ in range(3000):
+        first = rng.random() < truth
+        second = first and rng.random() < truth
+        calibration.learn(said, [0, 1], [1, 2], [1] * first + [2] * second)
+    found = calibration.path_probabilities(np.array(said), np.array([1, 2]))
+    assert found == pytest.approx([truth, truth**2], abs=0.08)
+
+
+def test_without_rounds_the_surrogate_is_believed():
+    assert Calibration().path_probabilities(np.log([0.5, 0.2]), np.array([1, 2])) == pytest.approx([0.5, 0.2])
+    assert len(Calibration().path_probabilities(np.empty(0), np.empty(0, np.int64))) == 0
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_text_is_plain_decodings_whatever_the_policy_does(batch):
+    target = tiny_target("llama")
+    engine = Engine(Parts(target, RandomTreeDrafter(40), policy()), max_batch=batch, clock=StageClock())
+    asked = [GenerationSettings(max_tokens=20, temperature=0.7 * (i % 2), seed=i) for i in range(5)]
+    requests = [engine.submit([1 + i, 2, 3], s) for i, s in enumerate(asked)]
+    engine.run()
+    for request, settings in zip(requests, asked, strict=True):
+        assert request.tokens == plain_decode(target, request.prompt, settings)
+
+
+def test_a_round_is_learned_with_its_own_times_alone():
+    seen = []
+
+    class Spy(CostAwarePolicy):
+        def learn(self, outcome):
+            seen.append(outcome)
+            super().learn(outcome)
+
+    clock = StageClock()
+    engine = Engine(Parts(tiny_target("llama"), RandomTreeDrafter(40), Spy(COSTS, 8, 32)), clock=clock)
+    engine.submit([1, 2, 3], GenerationSettings(max_tokens=8))
+    engine.run()
+    total = sum(o.draft_s + o.verify_s + o.other_s for o in seen)
+    assert len(seen) > 1 and 0 < total <= sum(clock.seconds.values())
+    assert max(o.verify_s for o in seen) < clock.seconds["verify"]
