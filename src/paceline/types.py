@@ -18,6 +18,10 @@ MAX_NODES = 4096
 _BLOCK = f"at least 2 (the anchor and one drafted token) and at most {MAX_NODES}"
 _TREE = f"at least 1 (to decode without drafting, switch drafting off instead) and at most {MAX_NODES}"
 
+PolicyInputs = Literal["logits", "softmax", "top_k", "features"]
+"""What a block-size policy reads of a prompt: the target's raw logits after its last token, their softmax, the largest
+of them, or the drafter's features of that token (the target's hidden states at the layers that the drafter taps)."""
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 

@@ -54,14 +54,16 @@ def run(args: Arguments) -> None:
 
 
 def _print(console: Console, costs: Costs) -> None:
-    passes = Table(title="Milliseconds of a pass, by rows (root included)", title_justify="left", box=None)
+    console.print("Milliseconds of a pass, by rows (root included)")
+    passes = Table(box=None)
     passes.add_column("rows", justify="right")
     for context in costs.contexts:
         passes.add_column(f"after {context} tokens", justify="right")
     for rows in costs.verify[0].sizes:
         passes.add_row(str(rows), *(f"{1e3 * costs.verify_s(rows, context):.1f}" for context in costs.contexts))
     console.print(passes)
-    drafts = Table(title="Milliseconds of a draft, by block size", title_justify="left", box=None)
+    console.print("Milliseconds of a draft, by block size (anchor included)")
+    drafts = Table(box=None)
     drafts.add_column("block size", justify="right")
     drafts.add_column("draft", justify="right")
     for size, seconds in zip(costs.draft.sizes, costs.draft.seconds, strict=True):

@@ -6,7 +6,6 @@ Letters: b prompts, v vocabulary, f width of the features, n inputs, k classes (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -14,10 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.errors import InputError
-
-Inputs = Literal["logits", "softmax", "top_k", "features"]
-"""What is read of the prompt: the target's raw logits after its last token, their softmax, the largest of them, or the
-drafter's features of that token (the target's hidden states at the layers that the drafter taps)."""
+from paceline.types import PolicyInputs
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class PolicyHeadConfig:
 
     num_inputs: int
     block_sizes: tuple[int, ...]
-    inputs: Inputs = "logits"
+    inputs: PolicyInputs = "logits"
     width: int = 2048
     num_layers: int = 2
     dropout: float = 0.2

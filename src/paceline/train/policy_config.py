@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.errors import InputError
-from paceline.models.policy_head import Inputs
+from paceline.types import PolicyInputs
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class PolicyTrainConfig:
     label_by: Literal["acceptance_length", "tokens_per_s"] = "acceptance_length"
     """The best block size is the one of the longest acceptance length, or of the most tokens/s at the mean time that
     a round of each size took."""
-    inputs: Inputs = "logits"
+    inputs: PolicyInputs = "logits"
     """What is read of a prompt: raw logits after its last token, their softmax, the largest ones, or the drafter's
     features of that token."""
     top_k: int = 64
