@@ -24,11 +24,9 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("apart", {"models"}),
     ("apart", {"kernels"}),
     ("free", {"acceptance", "sampled_acceptance", "tree"}),
-    ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts", "labels"}),
-    (
-        "free",
-        {"metrics", "types", "registry", "errors", "host_jit", "result_files", "tensor_files", "prefixes", "records"},
-    ),
+    ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts", "labels", "device_clock"}),
+    ("free", {"result_files", "tensor_files", "records", "processor"}),
+    ("free", {"metrics", "types", "registry", "errors", "host_jit", "prefixes"}),
 ]
 ROW_OF = {part: row for row, (_, parts) in enumerate(LAYERS) for part in parts}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -15,19 +15,23 @@ from typing import Any
 import torch
 
 from paceline.decode import Parts
+from paceline.device_clock import device_clock, device_wait
 from paceline.drafters.base import Drafter, DraftRequest
 from paceline.embedded import cache_folder
 from paceline.engine import Engine
+from paceline.errors import CheckpointError
 from paceline.metrics import StageClock
 from paceline.policies.costs import Costs, Curve
 from paceline.policies.fixed import FixedPolicy
+from paceline.processor import processor_name
 from paceline.records import read_json
 from paceline.result_files import write_json
 from paceline.target.base import Target
 from paceline.tree import DraftTree, pack
 from paceline.types import GenerationSettings
 
-_ROWS = (1, 2, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512, 513, 1024)
+_ROWS = (1, 2, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Where kernels change their blocking, and twice the widest tree: batches are wider than it."""
 _CONTEXTS = (64, 1024)
 _REPEATS = 5
 _ANSWER = 16
@@ -42,39 +46,44 @@ def default_max_budget(device: torch.device) -> int:
 
 def costs_of(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> Costs:
     """The costs that were kept for this machine and pair, or measured now (a minute or less) and kept."""
-    path = costs_path(target, max_budget, pair)
-    if path.exists():
-        return Costs.from_json(read_json(path))
+    path = costs_path(target, drafter, max_budget, pair)
+    with suppress(CheckpointError):  # damaged ones are measured again
+        if path.exists():
+            return Costs.from_json(read_json(path))
     costs = measure_costs(target, drafter, max_budget)
-    keep_costs(path, costs, target, max_budget, pair)
+    with suppress(OSError):  # where nothing can be kept, the next start measures again
+        keep_costs(path, costs, target, drafter, max_budget, pair)
     return costs
 
 
-def costs_path(target: Target, max_budget: int, pair: Mapping[str, str]) -> Path:
+def costs_path(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> Path:
     """Where costs are kept: named after all that they depend on."""
-    return cache_folder() / "costs" / f"{fingerprint(target, max_budget, pair)}.json"
+    return cache_folder() / "costs" / f"{fingerprint(target, drafter, max_budget, pair)}.json"
 
 
-def keep_costs(path: Path, costs: Costs, target: Target, max_budget: int, pair: Mapping[str, str]) -> None:
+def keep_costs(
+    path: Path, costs: Costs, target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]
+) -> None:
     """Write costs with what they belong to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, costs.as_json() | {"measured_on": _circumstances(target, max_budget, pair)})
+    write_json(path, costs.as_json() | {"measured_on": _circumstances(target, drafter, max_budget, pair)})
 
 
-def fingerprint(target: Target, max_budget: int, pair: Mapping[str, str]) -> str:
+def fingerprint(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> str:
     """What the costs depend on: the pair, its dtype, the machine, and the versions at work."""
-    return hashlib.sha256(json.dumps(_circumstances(target, max_budget, pair), sort_keys=True).encode()).hexdigest()[
-        :16
-    ]
+    return hashlib.sha256(
+        json.dumps(_circumstances(target, drafter, max_budget, pair), sort_keys=True).encode()
+    ).hexdigest()[:16]
 
 
 def measure_costs(
     target: Target, drafter: Drafter, max_budget: int, report: Callable[[str], None] = lambda text: None
 ) -> Costs:
     """Time passes by rows and context, drafts by block size, and the rest of a round."""
-    longest = target.info.max_context - (_REPEATS + 1) * len(_ROWS) - max_budget - 2
-    contexts = tuple(c for c in _CONTEXTS if c <= longest) or (max(1, longest // 2),)
-    rows = (*(r for r in _ROWS if r <= max_budget), 1 + max_budget)
+    widest = min(2 * (1 + max_budget), max(2, target.info.max_context // 4))
+    rows = tuple(r for r in _ROWS if r <= widest)
+    longest = max(1, target.info.max_context - (_REPEATS + 1) * len(rows) - rows[-1])
+    contexts = tuple(c for c in _CONTEXTS if c <= longest) or (longest,)
     verify = []
     for context in contexts:
         report(f"passes after {context} tokens")
@@ -107,7 +116,8 @@ def _draft_seconds(
 ) -> tuple[float, ...]:
     """Median seconds of a draft of each block size, growth of the tree included."""
     tokens = _tokens(target, random.Random(0), context + 1)
-    state = drafter.new_state(1, context + 2 * block_sizes[-1], target.info.device)
+    room = 2 * (_REPEATS + 1) * len(block_sizes) + 2 * block_sizes[-1]
+    state = drafter.new_state(1, context + room, target.info.device)
     features = target.prefill(target.new_cache(1, context), 0, tokens[:-1], drafter.feature_layers).features
     if features is not None:
         drafter.observe(state, 0, features, [context])
@@ -115,6 +125,8 @@ def _draft_seconds(
 
     def once(block_size: int) -> float:
         request = DraftRequest(tokens, block_size, budget, budget)
+        if features is not None:
+            drafter.observe(state, 0, features[:, :2], [min(2, context)])  # what a round adds
         return _timed(target, lambda: drafter.draft(state, [request], clock))
 
     return _medians(block_sizes, once)
@@ -122,7 +134,7 @@ def _draft_seconds(
 
 def _other_seconds(target: Target, drafter: Drafter) -> float:
     """Seconds of a round outside both models."""
-    clock = StageClock(torch.cuda.synchronize if target.info.device.type == "cuda" else None)
+    clock = device_clock(target.info.device)
     policy = FixedPolicy(drafter.default_block_size, drafter.default_tree_budget)
     engine = Engine(Parts(target, drafter, policy), max_batch=1, clock=clock)
     prompt = _tokens(target, random.Random(0), min(32, target.info.max_context // 2))
@@ -144,7 +156,7 @@ def _medians(sizes: Sequence[int], once: Callable[[int], float]) -> tuple[float,
 
 
 def _timed(target: Target, work: Callable[[], Any]) -> float:
-    wait = torch.cuda.synchronize if target.info.device.type == "cuda" else lambda: None
+    wait = device_wait(target.info.device) or (lambda: None)
     wait()
     started = perf_counter()
     work()
@@ -162,14 +174,15 @@ def _chain(target: Target, rng: random.Random, count: int) -> DraftTree:
     )
 
 
-def _circumstances(target: Target, max_budget: int, pair: Mapping[str, str]) -> dict[str, Any]:
+def _circumstances(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> dict[str, Any]:
     device = target.info.device
     return {
         "target": pair["target_digest"],
         "drafter": pair["drafter_digest"],
+        "drafting": drafter.name,
         "dtype": str(target.info.dtype),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

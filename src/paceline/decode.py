@@ -194,13 +194,18 @@ def _draft(parts: Parts, batch: Batch, requests: list[DraftRequest], clock: Stag
 def _limit(parts: Parts, batch: Batch, requests: Sequence[DraftRequest], trees: Sequence[DraftTree]) -> list[DraftView]:
     """The drafts, cut to what the policy wants verified. A sampled chain goes whole: its rule says where it ends."""
     drafts = [
-        DraftView(_view(sequence), len(sequence.tokens), Plan(request.block_size, request.tree_budget), tree)
+        DraftView(_view(sequence), len(sequence.tokens), _asked(request), tree)
         for sequence, request, tree in zip(batch.sequences, requests, trees, strict=True)
     ]
     if parts.policy is None or parts.rule is not None:
         return drafts
     counts = parts.policy.limit(drafts)
     return [replace(draft, tree=draft.tree.first(count)) for draft, count in zip(drafts, counts, strict=True)]
+
+
+def _asked(request: DraftRequest) -> Plan:
+    """What the drafter was asked for; where nothing could be of use, nothing."""
+    return Plan(request.block_size, request.tree_budget if request.wants_nodes else 0)
 
 
 def _outcome(drafts: Sequence[DraftView], accepted: Accepted, clock: StageClock) -> RoundView:

@@ -1,6 +1,7 @@
 """Labels: what each block size did on a prompt, and what a policy could have known of the prompt beforehand.
 
-A folder has `settings.json` and one safetensors file for every prompt, named after it:
+A folder has `settings.json` and one safetensors file for every prompt, named after it; its metadata say which prompt,
+and what the models were when it was made (dtype, device, node budget). Tensors:
 
     logits          Float32[v]    the target's raw logits after the last prompt token
     features        Float32[f]    the drafter's features of the last prompt token (empty for a drafter without)
@@ -19,27 +20,36 @@ Letters: k block sizes, v vocabulary, f width of the features.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from paceline.errors import CheckpointError
+from paceline.metrics import acceptance_length, tokens_per_s
 from paceline.prompts import Prompt
+from paceline.records import RECORDING, read_json
 from paceline.tensor_files import save_tensors
 
+_ABOUT = ("prompt_id", "set_name", "prompt_sha256")
+_PAIR = frozenset({"target_digest", "drafter_digest", "chat_template_sha256"})
 _INTEGERS = ("block_sizes", "rounds", "accepted", "tokens")
 _SECONDS = ("prefill_s", "decode_s", "draft_s", "verify_s")
+_TENSORS = ("logits", "features", *_INTEGERS, *_SECONDS)
 
 
 @dataclass(frozen=True)
 class Label:
-    """One prompt's file, as the module's docstring says."""
+    """One prompt's file, as the module's docstring says. `prompt_sha256` is that of the prompt's text."""
 
     prompt_id: str
     set_name: str
+    prompt_sha256: str
+    made_with: dict[str, Any]
     logits: Tensor
     features: Tensor
     block_sizes: Tensor
@@ -54,29 +64,36 @@ class Label:
     @property
     def acceptance_length(self) -> Tensor:
         """Float64[k]: mean tokens per round, bonus included (tau)."""
-        return 1.0 + self.accepted.double() / self.rounds.double().clamp_min(1.0)
+        pairs = zip(self.accepted.tolist(), self.rounds.tolist(), strict=True)
+        return torch.tensor([acceptance_length(*pair) for pair in pairs], dtype=torch.float64)
 
     @property
     def tokens_per_s(self) -> Tensor:
         """Float64[k]: tokens of the answer over the seconds from prompt to last token."""
-        return self.tokens.double() / (self.prefill_s + self.decode_s)
+        pairs = zip(self.tokens.tolist(), (self.prefill_s + self.decode_s).tolist(), strict=True)
+        return torch.tensor([tokens_per_s(*pair) for pair in pairs], dtype=torch.float64)
 
 
 def held_out_share(label: Label) -> float:
-    """A number within 0..1 that depends on the prompt's logits alone: the same split whatever else is labelled."""
-    digest = hashlib.sha256(label.logits.numpy().tobytes()).digest()
-    return int.from_bytes(digest[:8], "little") / 2**64
+    """A number within 0..1 that depends on the prompt's text alone: the same split whatever else is labelled."""
+    return int(label.prompt_sha256[:16], 16) / 2**64
 
 
 def label_path(folder: Path, prompt: Prompt) -> Path:
     """Where a prompt's label lies: named after its text, so that no prompt is decoded twice."""
-    return folder / f"{hashlib.sha256(prompt.text.encode()).hexdigest()[:24]}.safetensors"
+    return folder / f"{prompt_digest(prompt)[:24]}.safetensors"
+
+
+def prompt_digest(prompt: Prompt) -> str:
+    """SHA-256 of a prompt's text."""
+    return hashlib.sha256(prompt.text.encode()).hexdigest()
 
 
 def write_label(path: Path, label: Label) -> None:
     """Write so that a reader sees the whole file or none."""
-    tensors = {f.name: getattr(label, f.name) for f in fields(Label) if f.name not in ("prompt_id", "set_name")}
-    save_tensors(path, tensors, {"prompt_id": label.prompt_id, "set_name": label.set_name})
+    about = {name: getattr(label, name) for name in _ABOUT}
+    about["made_with"] = json.dumps(label.made_with)
+    save_tensors(path, {name: getattr(label, name) for name in _TENSORS}, about)
 
 
 def read_label(path: Path) -> Label:
@@ -85,15 +102,18 @@ def read_label(path: Path) -> Label:
     Raises:
         CheckpointError: a file that is damaged, or is no label.
     """
-    names = [f.name for f in fields(Label) if f.name not in ("prompt_id", "set_name")]
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            missing = sorted(set(names) - set(file.keys())) + sorted({"prompt_id", "set_name"} - set(about))
+            missing = sorted(set(_TENSORS) - set(file.keys())) + sorted({*_ABOUT, "made_with"} - set(about))
             if missing:
                 raise CheckpointError(f"{path} is no label: it lacks {', '.join(missing)}; delete it and label again.")
-            label = Label(about["prompt_id"], about["set_name"], **{name: file.get_tensor(name) for name in names})
-    except (SafetensorError, OSError) as error:
+            made_with = json.loads(about["made_with"])
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            label = Label(about["prompt_id"], about["set_name"], about["prompt_sha256"], made_with, **tensors)
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"the label {path} cannot be read ({error}); delete it and label again.") from error
     _check(path, label)
     return label
@@ -114,7 +134,23 @@ def read_labels(folder: Path) -> list[Label]:
                 f"{folder} holds labels of block sizes {labels[0].block_sizes.tolist()} and of "
                 f"{label.block_sizes.tolist()}; keep one set of block sizes in a folder."
             )
+        if label.made_with != labels[0].made_with:
+            raise CheckpointError(
+                f"{folder} holds labels made with {labels[0].made_with} and with {label.made_with}; keep them apart."
+            )
     return labels
+
+
+def recorded_pair(folder: Path) -> dict[str, Any]:
+    """The settings of a folder of labels, which name the pair that they were made with.
+
+    Raises:
+        CheckpointError: settings that cannot be read, or that lack the pair.
+    """
+    settings = read_json(folder / RECORDING)
+    if missing := sorted(_PAIR - set(settings)):
+        raise CheckpointError(f"{folder / RECORDING} lacks {', '.join(missing)}; label the prompts again.")
+    return settings
 
 
 def _check(path: Path, label: Label) -> None:
@@ -122,7 +158,7 @@ def _check(path: Path, label: Label) -> None:
     columns = {name: getattr(label, name) for name in (*_INTEGERS, *_SECONDS)}
     fits = len(shape) == 1 and shape[0] > 0 and all(column.shape == shape for column in columns.values())
     fits = fits and all(columns[name].dtype == torch.int64 for name in _INTEGERS)
-    fits = fits and all(columns[name].dtype == torch.float64 for name in _SECONDS)
+    fits = fits and all(columns[name].dtype == torch.float64 for name in _SECONDS) and label.prompt_sha256.isalnum()
     if not fits or label.logits.dim() != 1 or label.features.dim() != 1:
         raise CheckpointError(f"{path} disagrees with itself in shapes or types; delete it and label again.")
     if not bool((label.block_sizes >= 2).all() and (label.tokens >= 1).all() and (label.rounds >= 0).all()):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from paceline.calibrate import costs_of, default_max_budget
 from paceline.checkpoints.digest import checkpoint_digest
+from paceline.checkpoints.files import expanded
 from paceline.checkpoints.z_lab import check_fits, load_dflash, read_metadata
 from paceline.decode import Parts
+from paceline.device_clock import device_clock
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
@@ -69,11 +71,12 @@ class Model:
             parts,
             tokenizer,
             max_batch,
+            device_clock(parts.target.info.device) if parts.policy is not None and parts.policy.needs_times else None,
             num_prefixes=num_prefixes,
             grammars=lambda: self.grammars,
         )
 
-    @cached_property
+    @functools.cached_property
     def grammars(self) -> GrammarCompiler:
         """The compiler of grammars for this tokenizer."""
         return GrammarCompiler(self.tokenizer, self.target.info.vocab_size)
@@ -187,7 +190,7 @@ def load(
     if exact:
         require_exact(loaded)
     tokenizer = load_tokenizer(target)
-    drafter = drafter or _default_drafter(target)
+    drafter = _default_drafter(target) if drafter is None else drafter
     part = load_drafter(drafter, loaded, tree, tree_budget)
     if isinstance(part, DFlashDrafter):
         _warn_of_another_template(drafter, tokenizer)
@@ -197,18 +200,24 @@ def load(
         raise InputError(f"num_prefixes is {num_prefixes}, but must be 0 (keep none) or more.")
     parts = make_parts(loaded, part, block_size, tree_budget)
     if policy is not None and part is not None:
-        parts = replace(parts, policy=_named(policy, loaded, part, tree_budget, lambda: pair_digests(target, drafter)))
+        pair = functools.partial(pair_digests, target, drafter)
+        parts = replace(parts, policy=load_policy(policy, loaded, part, tree_budget, pair))
     return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
 
 
-def _named(
+def load_policy(
     spec: str, target: Target, drafter: Drafter, tree_budget: int | None, pair: Callable[[], dict[str, str]]
 ) -> Policy:
-    """The policy by name, for this target and drafter."""
+    """The policy by name, for this target and drafter; `pair` tells their digests where they are wanted.
+
+    Raises:
+        InputError: no such policy, or one that was trained for another pair.
+    """
     most = tree_budget or default_max_budget(target.info.device)
     given = Circumstances(
         block_size=drafter.default_block_size,
-        tree_budget=tree_budget or drafter.default_tree_budget,
+        own_budget=drafter.default_tree_budget,
+        asked_budget=tree_budget,
         max_budget=most,
         pair=pair,
         costs=lambda: costs_of(target, drafter, most, pair()),
@@ -258,7 +267,7 @@ def load_target(
 def load_hugging_face(name: str | None, dtype: str | torch.dtype | None, device: str | None) -> Any:
     """The plain Hugging Face model, as `generate` would use it."""
     path = _target_path(name)
-    chosen = _device(device)
+    chosen = device_named(device)
     try:
         config = AutoConfig.from_pretrained(path)
         if config.is_encoder_decoder:
@@ -301,7 +310,7 @@ def load_drafter(name: str, target: Target, tree: str = "best_first", tree_budge
 
 def pair_digests(target: str | None, drafter: str | None) -> dict[str, str]:
     """What identifies a target, its chat template and a drafter, named as for `load`."""
-    name = drafter or _default_drafter(target)
+    name = _default_drafter(target) if drafter is None else drafter
     return {
         "target_digest": checkpoint_digest(target_folder(target)),
         "drafter_digest": name if name in (PROMPT_LOOKUP, NO_DRAFTER) else checkpoint_digest(_drafter_path(name)),
@@ -331,7 +340,7 @@ def _warn_of_another_template(drafter: str, tokenizer: Any) -> None:
 
 def _drafter_path(name: str) -> Path:
     """A folder as it is; a name like `organisation/model` is fetched from the hub once."""
-    path = _expanded(name)
+    path = expanded(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return path
     return _fetch("drafter", name, ["*.json", "*.safetensors"])
@@ -357,7 +366,7 @@ def _fetch(what: str, name: str, patterns: list[str]) -> Path:
 def _target_path(name: str | None) -> str:
     if name is None:
         return str(embedded_target())
-    path = _expanded(name)
+    path = expanded(name)
     looks_local = name.startswith((".", "/", "~")) or path.exists()
     if looks_local and not (path / "config.json").is_file():
         raise CheckpointError(
@@ -366,14 +375,7 @@ def _target_path(name: str | None) -> str:
     return str(path) if looks_local else name
 
 
-def _expanded(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:
-        raise CheckpointError(f"the path {name!r} cannot be used: {_first_line(error)}") from error
-
-
-def _device(name: str | None) -> torch.device:
+def device_named(name: str | None) -> torch.device:
     if name is None:
         kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device(kind)

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from paceline.loading import template_digest
+from paceline.processor import processor_name
 from paceline.target.base import TargetInfo
 
 
@@ -23,7 +24,7 @@ def provenance(info: TargetInfo, tokenizer: Any, command: list[str]) -> dict[str
         "device": str(info.device),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "chat_template_sha256": template_digest(template),
         "thinking_mode": "thinking" if "enable_thinking" in template else "none in the template",

@@ -62,6 +62,7 @@ def test_with_training_prompts_the_best_fixed_size_is_theirs(table):
         ('{"datasets": {"a": {"acceptance_length": {"8": [2], "16": [2, 3]}}}}', "is not of the form"),
         ('{"datasets": {"a": {"acceptance_length": {"8": [0.5]}}}}', "below 1 or none"),
         ('{"datasets": {"a": {"acceptance_length": {"8": [NaN]}}}}', "below 1 or none"),
+        ('{"datasets": {"a": {"acceptance_length": {"8": [], "16": []}}}}', "has no prompts"),
         ('{"datasets": {"a": {"acceptance_length": {"8": [2]}, "published_selection": [9]}}}', r"names sizes \[9\]"),
     ],
 )
@@ -79,8 +80,22 @@ def test_sizes_and_policies_that_the_table_cannot_serve_are_refused(table):
         read_tables(table, (), lambda label: 8)
     with pytest.raises(InputError, match="cannot be read"):
         read_tables(table.with_name("nowhere.json"), ())
+    with pytest.raises(InputError, match="which has no tokens_per_s"):
+        read_tables(table, (8, 16))[0].values("tokens_per_s")
     with pytest.raises(CheckpointError, match="holds no labels"):
         read_tables(table.parent, ())
+
+
+def test_the_candidates_of_a_published_selection_are_the_tables_sizes_within_it(tmp_path):
+    columns = {"4": [2, 2], "8": [3, 1], "16": [1, 3], "32": [1, 1]}
+    both = {"a": {"acceptance_length": columns, "published_selection": [4, 16]}, "b": {"acceptance_length": columns}}
+    (tmp_path / "t.json").write_text(json.dumps({"datasets": both}))
+    with_one, _ = read_tables(tmp_path / "t.json", (4, 8, 16))
+    assert with_one.block_sizes == (4, 8, 16) and with_one.selections["published"].tolist() == [0, 2]
+    assert not joined(read_tables(tmp_path / "t.json", (4, 8, 16))).selections
+    del both["b"]
+    (tmp_path / "t.json").write_text(json.dumps({"datasets": both}))
+    assert read_tables(tmp_path / "t.json", ())[0].block_sizes == (4, 8, 16)
 
 
 def test_the_command_prints_the_table_and_writes_figures_and_json(table, tmp_path, capsys):

@@ -5,14 +5,15 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+import paceline.checkpoints.digest as digest_module
 from paceline.checkpoints.digest import checkpoint_digest
 from paceline.checkpoints.policy import check_pair, load_policy, save_policy
 from paceline.errors import CheckpointError
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 
-PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb"}
+PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb", "chat_template_sha256": "cccc"}
 
 
 @pytest.fixture
@@ -43,6 +44,8 @@ def test_another_target_or_drafter_is_refused_by_name(saved):
     check_pair(about, PAIR, path)
     with pytest.raises(CheckpointError, match=r"another target \(digest aaaa, not cccc\)"):
         check_pair(about, {**PAIR, "target_digest": "cccc"}, path)
+    with pytest.warns(UserWarning, match="another chat template"):
+        check_pair(about, {**PAIR, "chat_template_sha256": "dddd"}, path)
     with pytest.raises(CheckpointError, match="another drafter"):
         check_pair(about, {**PAIR, "drafter_digest": "cccc"}, path)
 
@@ -54,6 +57,9 @@ def test_another_target_or_drafter_is_refused_by_name(saved):
         ({"paceline": {}}, "does not say which target"),
         ({"extra": 1}, r"unknown keys \['extra'\]"),
         ({"width": "wide"}, "cannot be used"),
+        ({"width": 5.0}, "width is 5.0|cannot be used"),
+        ({"width": 10**9}, "width is 1000000000"),
+        ({"block_sizes": [0, 8]}, "within 2 to"),
         ({"width": 7}, "other weights than its config says"),
         ({"num_layers": 3}, "other weights than its config says"),
         ({"block_sizes": [8]}, "two or more"),
@@ -80,6 +86,24 @@ def test_a_copy_has_the_same_digest_and_other_weights_another(saved, tmp_path):
     shutil.copytree(path, tmp_path / "copy")
     assert checkpoint_digest(tmp_path / "copy") == digest
     data = bytearray((path / "model.safetensors").read_bytes())
-    data[-3] ^= 1
+    data[-30] ^= 1
     (tmp_path / "copy" / "model.safetensors").write_bytes(data)
     assert checkpoint_digest(tmp_path / "copy") != digest
+
+
+def test_of_a_large_file_every_tensor_is_looked_at(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(digest_module, "_WHOLE_BYTES", 0)
+    _, path = saved
+    before = checkpoint_digest(path)
+    weights = load_file(path / "model.safetensors")
+    for name in weights:
+        changed = {n: w.clone() for n, w in weights.items()}
+        changed[name].view(-1)[0] += 1.0
+        shutil.copytree(path, tmp_path / name)
+        save_file(changed, tmp_path / name / "model.safetensors")
+        assert checkpoint_digest(tmp_path / name) != before, name
+
+
+def test_a_folder_without_a_config_has_no_digest(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere does not exist"):
+        checkpoint_digest(tmp_path / "nowhere")

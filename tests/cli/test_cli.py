@@ -95,7 +95,11 @@ def test_options_that_cannot_be_parsed_exit_2(argv, capsys):
 
 
 def test_every_subcommand_parses_to_its_own_arguments():
-    needed = {"train": ["dflash", "--data", "d", "--run", "r"]}
+    needed = {
+        "train": ["dflash", "--data", "d", "--run", "r"],
+        "label": ["--out", "labels"],
+        "policy": ["report", "labels"],
+    }
     for name, module in COMMANDS.items():
         run, args = parse([name, *needed.get(name, [])])
         assert run is module.run and isinstance(args, module.Arguments)

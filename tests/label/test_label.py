@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from paceline.cli import main
-from paceline.errors import CheckpointError, InputError
+from paceline.errors import CheckpointError, InputError, PromptTooLongError
 from paceline.label.config import LabelConfig
 from paceline.label.run import label_prompts
 from paceline.label.worker import Labeller
@@ -53,13 +53,13 @@ def counts(out):
 def test_a_label_holds_what_decoding_at_each_size_gives(folder, config, tmp_path):
     assert label(tmp_path / "out", config) == len(PROMPTS)
     model = load(str(folder), "prompt_lookup")
+    assert model.drafter.default_tree_budget == 7  # for every size the same: the widest chain's would be 5
     for prompt in PROMPTS:
         found = read_label(label_path(tmp_path / "out", prompt))
         assert (found.prompt_id, found.set_name) == (prompt.id, "tiny")
         assert found.block_sizes.tolist() == [2, 3, 6]
         for index, size in enumerate((2, 3, 6)):
-            own = max(model.parts.policy.plan.tree_budget, size - 1)
-            settings = GenerationSettings(max_tokens=12, block_size=size, tree_budget=own)
+            settings = GenerationSettings(max_tokens=12, block_size=size, tree_budget=7)
             statistics = model.generate(prompt.text, settings).statistics
             assert found.rounds[index] == statistics.rounds and found.accepted[index] == statistics.accepted
             assert found.acceptance_length[index] == pytest.approx(statistics.acceptance_length)
@@ -88,6 +88,7 @@ def test_what_is_there_is_not_done_again_and_other_settings_are_refused(config, 
         label(out, LabelConfig(config.load, config.block_sizes, max_tokens=9))
 
 
+@pytest.mark.slow
 def test_processes_give_the_labels_of_one(config, tmp_path):
     label(tmp_path / "one", config)
     label(tmp_path / "two", config, mapper=functools.partial(map_in_processes, num_workers=2))
@@ -151,6 +152,27 @@ def test_killed_anywhere_and_run_again_nothing_is_lost_and_nothing_done_twice(fo
     assert "a label for every prompt already" in capsys.readouterr().out
 
 
+def test_what_fails_to_load_makes_no_beginning(folder, config, tmp_path):
+    bad = LabelConfig({**config.load, "device": "cuda:99"}, config.block_sizes, max_tokens=12)
+    with pytest.raises(InputError, match="cuda:99"):
+        label(tmp_path / "out", bad)
+    assert label(tmp_path / "out", config) == len(PROMPTS)
+
+
+def test_a_prompt_that_is_too_long_is_said_after_the_others_are_labelled(config, tmp_path):
+    endless = Prompt("tiny", "endless", "w1 " * 400)
+    with pytest.raises(PromptTooLongError, match="'endless'"):
+        label(tmp_path / "out", config, [PROMPTS[0], endless, PROMPTS[1]])
+    assert len(read_labels(tmp_path / "out")) == 2
+
+
+def test_labels_of_models_loaded_otherwise_are_kept_apart(config, tmp_path):
+    label(tmp_path / "out", config, PROMPTS[:1])
+    label(tmp_path / "out", LabelConfig({**config.load, "dtype": "bfloat16"}, config.block_sizes, max_tokens=12))
+    with pytest.raises(CheckpointError, match="keep them apart"):
+        read_labels(tmp_path / "out")
+
+
 def test_a_damaged_label_is_refused_by_name(config, tmp_path):
     out = tmp_path / "out"
     label(out, config, PROMPTS[:2])
@@ -165,7 +187,10 @@ def test_a_damaged_label_is_refused_by_name(config, tmp_path):
     [
         (["--block-sizes", "1", "4"], "block size 1 came"),
         (["--block-sizes", "4", "4"], "named twice"),
+        (["--block-sizes", "4"], "one block size came"),
         (["--reach", "0"], "reach is 0"),
+        (["--reach", "1000000000"], "reach is 1000000000"),
+        (["--gpus", "nan"], "gpus is nan"),
         (["--workers", "0"], "workers is 0"),
         (["--gpus", "1"], "gpus is 1.0"),
         (["--block-size", "4"], "name them with --block-sizes"),

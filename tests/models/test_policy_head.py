@@ -71,7 +71,7 @@ def test_inputs_of_another_width_or_kind_are_refused():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"width": 0}, "must be at least 1"),
+        ({"width": 0}, "width is 0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"block_sizes": (4,)}, "two or more"),
         ({"block_sizes": (8, 4)}, "ascending"),

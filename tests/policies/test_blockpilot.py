@@ -18,7 +18,7 @@ from paceline.types import GenerationSettings
 from tiny_models import RandomTreeDrafter, tiny_target
 
 COSTS = Costs((64,), (Curve((1, 9), (0.05, 0.06)),), Curve((8,), (0.006,)), 0.002)
-PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb"}
+PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb", "chat_template_sha256": "cccc"}
 
 
 def head_that_says(size, sizes=(3, 5, 9), num_inputs=40):
@@ -55,8 +55,12 @@ def test_every_round_has_the_predicted_size_and_the_text_is_plain_decodings():
     assert request.statistics.stage_ms["choose"] > 0
 
 
+def named_policy_of(size):
+    return BlockPilotPolicy(head_that_says(size), circumstances().budget(9))
+
+
 def test_the_budget_has_room_for_a_whole_chain():
-    _, asked = decode(BlockPilotPolicy(head_that_says(9), 6))
+    _, asked = decode(named_policy_of(9))
     assert set(asked) == {(9, 8)}
 
 
@@ -79,16 +83,31 @@ def test_the_prediction_sees_the_prompts_logits():
 
 
 def circumstances(**changes):
-    given = {"block_size": 8, "tree_budget": 7, "max_budget": 32, "pair": lambda: PAIR, "costs": lambda: COSTS}
+    given = {
+        "block_size": 8,
+        "own_budget": 7,
+        "asked_budget": None,
+        "max_budget": 32,
+        "pair": lambda: PAIR,
+        "costs": lambda: COSTS,
+    }
     return Circumstances(**{**given, **changes})
+
+
+def test_a_budget_that_was_asked_for_is_kept():
+    assert circumstances(asked_budget=4).budget(16) == 4
+    assert circumstances(own_budget=20).budget(16) == 20
+    assert named_policy("fixed:16", circumstances(asked_budget=4)).plan.tree_budget == 4
 
 
 def test_policies_by_name(tmp_path):
     save_policy(head_that_says(5), tmp_path / "p", PAIR)
     fixed = named_policy("fixed:16", circumstances())
     assert isinstance(fixed, FixedPolicy) and (fixed.plan.block_size, fixed.plan.tree_budget) == (16, 15)
+    wide = named_policy("fixed:8:64", circumstances())
+    assert (wide.plan.block_size, wide.plan.tree_budget) == (8, 64)
     pilot = named_policy(f"blockpilot:{tmp_path / 'p'}", circumstances())
-    assert isinstance(pilot, BlockPilotPolicy) and pilot.tree_budget == 7
+    assert isinstance(pilot, BlockPilotPolicy) and pilot.tree_budget == 8
     aware = named_policy("cost_aware", circumstances())
     assert isinstance(aware, CostAwarePolicy) and (aware.block_size, aware.max_budget) == (8, 32)
     with pytest.raises(CheckpointError, match="another drafter"):
@@ -96,7 +115,9 @@ def test_policies_by_name(tmp_path):
         named_policy(f"blockpilot:{tmp_path / 'p'}", other)
 
 
-@pytest.mark.parametrize("spec", ["fixed", "fixed:", "fixed:x", "fixed:-3", "fixed:1", "magic:3", "blockpilot:", ""])
+@pytest.mark.parametrize(
+    "spec", ["fixed", "fixed:", "fixed:x", "fixed:-3", "fixed:1", "fixed:8:0", "fixed:8:", "magic:3", "blockpilot:", ""]
+)
 def test_policies_that_there_are_not_are_refused(spec):
-    with pytest.raises(InputError, match=r"policy is|block_size is 1"):
+    with pytest.raises(InputError, match=r"policy is|block_size is 1|tree_budget is 0"):
         named_policy(spec, circumstances())

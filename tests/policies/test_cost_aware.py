@@ -121,6 +121,18 @@ def test_curves_are_straight_between_what_was_measured():
     curve = Curve((1, 3, 7), (1.0, 2.0, 4.0))
     assert [curve.at(size) for size in (0, 1, 2, 3, 5, 7, 9)] == [1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]
     assert Curve((4,), (2.0,)).at(100) == 2.0
+
+
+def test_more_never_takes_less_and_far_beyond_what_was_measured_nothing_is_absurd():
+    noisy = Curve((1, 8, 32, 33), (1.0, 2.0, 5.0, 4.9))
+    assert [noisy.at(size) for size in (8, 32, 33)] == [2.0, 5.0, 5.0]
+    assert noisy.at(264) >= 5.0
+    steep = Curve((1, 8, 32, 33), (1.0, 2.0, 5.0, 6.0))
+    assert steep.at(264) < 50  # not by the slope of the last row alone
+
+
+def test_costs_between_contexts_are_straight():
+    curve = Curve((1, 3, 7), (1.0, 2.0, 4.0))
     both = Costs((100, 300), (Curve((1,), (1.0,)), Curve((1,), (3.0,))), curve, 0.0)
     assert (both.verify_s(1, 50), both.verify_s(1, 200), both.verify_s(1, 400)) == (1.0, 2.0, 4.0)
 
@@ -143,13 +155,19 @@ def test_the_calibration_finds_how_often_a_wrong_surrogate_is_right(truth):
         first = rng.random() < truth
         second = first and rng.random() < truth
         calibration.learn(said, [0, 1], [1, 2], [1] * first + [2] * second)
-    found = calibration.path_probabilities(np.array(said), np.array([1, 2]))
+    found = calibration.path_probabilities(said, [0, 1], [1, 2])
     assert found == pytest.approx([truth, truth**2], abs=0.08)
 
 
 def test_without_rounds_the_surrogate_is_believed():
-    assert Calibration().path_probabilities(np.log([0.5, 0.2]), np.array([1, 2])) == pytest.approx([0.5, 0.2])
-    assert len(Calibration().path_probabilities(np.empty(0), np.empty(0, np.int64))) == 0
+    assert Calibration().path_probabilities(np.log([0.5, 0.2]), [0, 1], [1, 2]) == pytest.approx([0.5, 0.2])
+    assert len(Calibration().path_probabilities([], [], [])) == 0
+
+
+def test_no_node_is_likelier_than_its_parent_however_the_calibration_goes():
+    calibration = Calibration(expected=[10.0, 0.0], hits=[10.0, 200.0])
+    chances = calibration.path_probabilities(np.log([0.3, 0.27]), [0, 1], [1, 2])
+    assert chances == pytest.approx([0.3, 0.3])
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -1,29 +1,14 @@
 """Shared work: the same results wherever it is done, and a sentence where a worker is lost."""
 
-import functools
-import os
+import multiprocessing
+import time
+from pathlib import Path
 
 import pytest
 
 from paceline.errors import InputError, WorkerLostError
 from paceline.scale import map_here, map_in_processes
-
-
-class Squarer:
-    """Loads slowly, in the sense that it is made once; refuses 13, dies of 99."""
-
-    def __init__(self, offset):
-        self.offset = offset
-
-    def __call__(self, number):
-        if number == 13:
-            raise InputError("13 came, but is refused.")
-        if number == 99:
-            os._exit(1)
-        return number**2 + self.offset
-
-
-make = functools.partial(Squarer, 1)
+from shared_work import make, refuses, share_out_for_ever
 
 
 def test_every_item_is_done_once_wherever_it_is_done():
@@ -35,6 +20,35 @@ def test_every_item_is_done_once_wherever_it_is_done():
 def test_an_error_of_a_worker_is_the_callers():
     with pytest.raises(InputError, match="13 came"):
         list(map_in_processes(make, [1, 13], 2))
+
+
+def test_an_error_in_making_a_worker_is_the_callers_too():
+    with pytest.raises(InputError, match="cuda:9"):
+        list(map_in_processes(refuses, [1, 2], 2))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=share_out_for_ever, args=(tmp_path / "pids",))
+    process.start()
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    workers = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    process.kill()
+    process.join()
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert workers
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_worker_that_dies_is_one_sentence():

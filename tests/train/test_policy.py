@@ -1,6 +1,8 @@
 """Training a block-size policy on labels."""
 
+import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from paceline.checkpoints.policy import load_policy
 from paceline.cli import main
 from paceline.errors import CheckpointError, InputError
 from paceline.labels import Label, read_labels, write_label
-from paceline.train.objectives.policy import acceptance_lengths, rates_at_mean_cost
+from paceline.train.objectives.policy import acceptance_lengths, rates_at_median_cost
 from paceline.train.policy import train_policy
 from paceline.train.policy_config import PolicyTrainConfig
 
@@ -39,9 +41,21 @@ def label(index, best, seed=0):
     zeros = torch.zeros(3, dtype=torch.float64)
     accepted = 60 - rounds
     return Label(
-        str(index), "made", logits, logits[:5].clone(), SIZES, rounds, accepted, accepted + rounds + 1, zeros + 0.1,
-        seconds, zeros.clone(), zeros.clone(),
-    )  # fmt: skip
+        prompt_id=str(index),
+        set_name="made",
+        prompt_sha256=hashlib.sha256(f"{seed} {index}".encode()).hexdigest(),
+        made_with={"dtype": "torch.float32"},
+        logits=logits,
+        features=logits[:5].clone(),
+        block_sizes=SIZES,
+        rounds=rounds,
+        accepted=accepted,
+        tokens=accepted + rounds + 1,
+        prefill_s=zeros + 0.1,
+        decode_s=seconds,
+        draft_s=zeros.clone(),
+        verify_s=zeros.clone(),
+    )
 
 
 def write_labels(folder, count=120, **changes):
@@ -83,7 +97,7 @@ def test_the_epoch_of_the_lowest_validation_loss_is_kept_and_training_stops_when
 
 def test_labels_by_tau_and_by_rate_come_from_the_same_files(tmp_path):
     labels = read_labels(write_labels(tmp_path / "labels", 9))
-    tau, rate = acceptance_lengths(labels), rates_at_mean_cost(labels)
+    tau, rate = acceptance_lengths(labels), rates_at_median_cost(labels)
     assert torch.equal(tau, 60.0 / torch.stack([x.rounds for x in labels]).double())
     assert torch.allclose(rate, tau / torch.tensor([0.01, 0.012, 0.03], dtype=torch.float64))
     assert (tau.argmax(-1) == torch.tensor([int(x.prompt_id) % 3 for x in labels])).all()
@@ -99,6 +113,31 @@ def test_labels_of_different_making_are_refused(tmp_path):
     (tmp_path / "labels" / "settings.json").write_text("{}")
     with pytest.raises(CheckpointError, match="lacks chat_template_sha256"):
         train_policy(config)
+
+
+@pytest.mark.parametrize("what", ["file", "folder of something", "another checkpoint"])
+def test_what_is_no_policy_is_not_replaced_and_that_is_said_before_the_training(tmp_path, what):
+    write_labels(tmp_path / "labels", 30)
+    out = tmp_path / "policy"
+    if what == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / "config.json").write_text("{}" if "checkpoint" in what else "mine")
+    with pytest.raises(CheckpointError, match=r"is no policy|not readable|JSON"):
+        train_policy(quick(tmp_path), lambda epoch: pytest.fail("it was trained"))
+    assert out.exists()
+
+
+def test_answers_of_one_token_teach_nothing(tmp_path):
+    folder = write_labels(tmp_path / "labels", 30)
+    zero = torch.zeros(3, dtype=torch.int64)
+    for index in range(30, 60):
+        empty = replace(label(index, 0), rounds=zero, accepted=zero.clone(), tokens=zero + 1)
+        write_label(folder / f"{index}.safetensors", empty)
+    train_policy(quick(tmp_path, label_by="tokens_per_s", epochs=1))
+    _, about = load_policy(tmp_path / "policy")
+    assert about["prompts"]["training"] + about["prompts"]["validation"] == 30
 
 
 def test_the_command_says_where_the_policy_is_and_what_it_was_trained_for(tmp_path, capsys):

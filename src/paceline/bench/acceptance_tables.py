@@ -37,9 +37,14 @@ class AcceptanceTable:
         return len(self.tau)
 
     def values(self, judge: str) -> Float64[np.ndarray, "n k"]:
-        """tau or tokens/s."""
+        """tau or tokens/s.
+
+        Raises:
+            InputError: tokens/s of a published table.
+        """
         found = self.tau if judge == "tau" else self.tokens_per_s
-        assert found is not None, "a published table is judged by tau alone"
+        if found is None:
+            raise InputError(f"{self.name} comes from a table, which has no {judge}; give a folder of labels.")
         return found
 
 
@@ -65,13 +70,14 @@ def read_tables(
 def joined(tables: Sequence[AcceptanceTable]) -> AcceptanceTable:
     """All prompts of several sets of the same sizes and selections."""
     first = tables[0]
+    common = [name for name in first.selections if all(name in table.selections for table in tables)]
     rates = [table.tokens_per_s for table in tables if table.tokens_per_s is not None]
     return AcceptanceTable(
         "all",
         first.block_sizes,
         np.concatenate([table.tau for table in tables]),
-        np.concatenate(rates) if rates else None,
-        {name: np.concatenate([table.selections[name] for table in tables]) for name in first.selections},
+        np.concatenate(rates) if len(rates) == len(tables) else None,
+        {name: np.concatenate([table.selections[name] for table in tables]) for name in common},
     )
 
 
@@ -111,13 +117,16 @@ def _one_published(name: str, found: dict[str, Any], block_sizes: Sequence[int])
     columns = {int(size): np.asarray(values, np.float64) for size, values in found["acceptance_length"].items()}
     sizes = tuple(sorted(columns))
     tau = np.stack([columns[size] for size in sizes], 1)
+    if not len(tau):
+        raise InputError(f"{name} has no prompts; leave it out.")
     if not np.isfinite(tau).all() or (tau < 1).any():
         raise InputError(f"{name} has an acceptance length below 1 or none, but the bonus is always emitted.")
     table = AcceptanceTable(name, sizes, tau, None, {})
     published = found.get("published_selection")
     if published is not None:
         table = _with_selection(table, PUBLISHED, published)
-        block_sizes = block_sizes or range(min(published), max(published) + 1)
+        within = [size for size in sizes if min(published) <= size <= max(published)]
+        block_sizes = block_sizes or within
     return _restricted(table, block_sizes)
 
 

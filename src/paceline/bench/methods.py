@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from transformers import GenerationConfig
 
 from paceline.decode import Parts
+from paceline.device_clock import device_clock
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
@@ -19,8 +20,7 @@ from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
-from paceline.loading import NO_DRAFTER, PROMPT_LOOKUP, Model, load_drafter, make_parts
-from paceline.metrics import StageClock
+from paceline.loading import NO_DRAFTER, PROMPT_LOOKUP, Model, load_drafter, load_policy, make_parts
 from paceline.sampled_acceptance import block, reject
 from paceline.types import GenerationSettings, Statistics
 
@@ -95,56 +95,73 @@ _BLOCK_METHODS = {
     "mixture": "best_first",
     UNSHARED: "best_first",
 } | dict.fromkeys(SAMPLED, "chain")
+#: Methods whose trees a policy can size.
+GROWING = frozenset(name for name, growth in _BLOCK_METHODS.items() if growth == "best_first")
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How the drafted methods draft: drafter by name (None: the embedded one), sizes (None: the drafter's own), and
+    the policies, by name, under which tree-growing methods are run beside the fixed one."""
+
+    drafter: str | None = None
+    tree_budget: int | None = None
+    block_size: int | None = None
+    policies: tuple[str, ...] = ()
 
 
 def build_methods(
-    names: Sequence[str],
-    model: Model,
-    drafter: str | None,
-    hugging_face: Any,
-    tree_budget: int | None,
-    block_size: int | None,
+    names: Sequence[str], model: Model, hugging_face: Any, drafting: Drafting, pair: Callable[[], dict[str, str]]
 ) -> list[Method]:
-    """The methods by name, on one target. `hugging_face` is the unchanged model for `hf`.
+    """The methods by name, on one target; a tree-growing one again for each policy, as `name+policy`.
+
+    `hugging_face` is the unchanged model for `hf`, `pair` tells the digests of target and drafter.
 
     Raises:
-        InputError: a method that needs a drafter where none was given.
+        InputError: a method that needs a drafter where none was given, policies without a method that grows trees.
     """
-    return [
-        HuggingFaceMethod(hugging_face)
-        if name == "hf"
-        else _engine_method(name, model, drafter, tree_budget, block_size)
-        for name in dict.fromkeys(names)
-    ]
+    methods: list[Method] = []
+    for name in names:
+        if name == "hf":
+            methods.append(HuggingFaceMethod(hugging_face))
+            continue
+        parts = _parts(name, model, drafting)
+        methods.append(_engine_method(name, model, parts))
+        for spec in drafting.policies if name in GROWING else ():
+            assert parts.drafter is not None, "it grows trees"
+            policy = load_policy(spec, model.target, parts.drafter, drafting.tree_budget, pair)
+            methods.append(_engine_method(f"{name}+{spec}", model, replace(parts, policy=policy)))
+    return methods
 
 
-def _engine_method(
-    name: str, model: Model, drafter: str | None, tree_budget: int | None, block_size: int | None
-) -> EngineMethod:
-    part: Drafter | None = None
+def _parts(name: str, model: Model, drafting: Drafting) -> Parts:
+    part = _drafter(name, model, drafting.drafter)
+    budget = drafting.tree_budget if _BLOCK_METHODS.get(name) == "best_first" else None
+    parts = make_parts(model.target, part, drafting.block_size, budget)
+    return replace(parts, rule=SAMPLED.get(name))
+
+
+def _drafter(name: str, model: Model, drafter: str | None) -> Drafter | None:
     if name == PROMPT_LOOKUP:
-        part = load_drafter(PROMPT_LOOKUP, model.target)
-    elif name in _BLOCK_METHODS:
-        if drafter is None and not model.is_embedded:
-            raise InputError(f"method {name} needs --drafter for the target {model.target.info.name}.")
-        if drafter in (PROMPT_LOOKUP, NO_DRAFTER):
-            raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
-        part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
-        if name == UNSHARED:
-            assert isinstance(part, DFlashDrafter), "a network was loaded"
-            part = DFlashDrafter(part.network, part.growth, shared_noise=False)
-        if name in SAMPLED:
-            assert isinstance(part, DFlashDrafter), "a network was loaded"
-            part = DFlashDrafter(part.network, part.growth, samples=True)
-        if name == "mixture":
-            assert part is not None, "a network was loaded"
-            part = MixtureDrafter(part, PromptLookupDrafter())
-    grows = _BLOCK_METHODS.get(name) == "best_first"
-    parts = make_parts(model.target, part, block_size, tree_budget if grows else None)
-    parts = replace(parts, rule=SAMPLED.get(name))
-    # Stage times are those of the device: each lap waits for it. Where nothing is queued, there is nothing to wait for.
-    wait = torch.cuda.synchronize if model.target.info.device.type == "cuda" else None
-    engine = Engine(parts, max_batch=1, clock=StageClock(wait), grammars=lambda: model.grammars)
+        return load_drafter(PROMPT_LOOKUP, model.target)
+    if name not in _BLOCK_METHODS:
+        return None
+    if drafter is None and not model.is_embedded:
+        raise InputError(f"method {name} needs --drafter for the target {model.target.info.name}.")
+    if drafter in (PROMPT_LOOKUP, NO_DRAFTER):
+        raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
+    part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
+    assert isinstance(part, DFlashDrafter), "a network was loaded"
+    if name == UNSHARED:
+        return DFlashDrafter(part.network, part.growth, shared_noise=False)
+    if name in SAMPLED:
+        return DFlashDrafter(part.network, part.growth, samples=True)
+    return MixtureDrafter(part, PromptLookupDrafter()) if name == "mixture" else part
+
+
+def _engine_method(name: str, model: Model, parts: Parts) -> EngineMethod:
+    clock = device_clock(model.target.info.device)
+    engine = Engine(parts, max_batch=1, clock=clock, grammars=lambda: model.grammars)
     return EngineMethod(name, engine, _parts_settings(parts))
 
 

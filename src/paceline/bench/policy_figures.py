@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,33 @@ UNITS = {"tau": "tokens per round (tau)", "tokens_per_s": "tokens/s"}
 
 
 def write_figures(tables: list[AcceptanceTable], judge: str, folder: Path) -> list[Path]:
-    """`best_size` and `by_block_size`, each as PNG and SVG.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
+    """`best_size` and `by_block_size`, each as PNG and SVG."""
     figures = {"best_size": _best_sizes(tables, judge), "by_block_size": _by_size(tables, judge)}
     paths = []
     for name, figure in figures.items():
         for kind in ("png", "svg"):
-            paths.append(folder / f"{name}_{judge}.{kind}")
-            figure.savefig(paths[-1], dpi=150)
+            path = folder / f"{name}_{judge}.{kind}"
+            temporary = path.with_name(f".{path.name}.tmp")
+            figure.savefig(temporary, dpi=150, format=kind)
+            temporary.replace(path)
+            paths.append(path)
     return paths
+
+
+def check_matplotlib() -> None:
+    """Say before the work that figures cannot be drawn.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.")
 
 
 def _axes(count: int) -> tuple[Any, list[Any]]:
     """A figure with that many panels; without pyplot, which would keep it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(1.2 + 3.6 * count, 3.9), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 

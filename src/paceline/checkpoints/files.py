@@ -26,6 +26,18 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
+def expanded(name: str) -> Path:
+    """The path that a user wrote, with `~` filled in.
+
+    Raises:
+        CheckpointError: a home folder that there is not.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"the path {name!r} cannot be used: {error}.") from error
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """The `config.json` of a checkpoint folder.
 

@@ -7,6 +7,7 @@ model.safetensors   first, hidden.N, last
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from paceline.errors import CheckpointError, InputError
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 
 ARCHITECTURE = "PacelineBlockPolicy"
+TEMPLATE = "chat_template_sha256"
 PAIR = ("target_digest", "drafter_digest")
 
 
@@ -63,6 +65,18 @@ def load_policy(path: Path) -> tuple[PolicyHead, dict[str, Any]]:
     return head.requires_grad_(False), about
 
 
+def check_replaceable(path: Path) -> None:
+    """Refuse to write a policy where something else lies.
+
+    Raises:
+        CheckpointError: a file, or a folder that holds anything but a policy.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not path.is_dir() or read_config(path).get("architectures") != [ARCHITECTURE]:
+        raise CheckpointError(f"{path} exists and is no policy; choose another place.")
+
+
 def check_pair(about: Mapping[str, Any], pair: Mapping[str, str], path: Path) -> None:
     """Refuse a policy that was trained for another target or drafter than those of `pair`.
 
@@ -76,6 +90,12 @@ def check_pair(about: Mapping[str, Any], pair: Mapping[str, str], path: Path) ->
                 f"the policy {path} was trained for another {what} (digest {about[name]}, not {pair[name]}); "
                 "label and train one for this pair."
             )
+    if about.get(TEMPLATE) != pair.get(TEMPLATE):
+        warnings.warn(
+            f"the policy {path} was trained under another chat template than this tokenizer's; the text stays right, "
+            "but expect worse block sizes.",
+            stacklevel=2,
+        )
 
 
 def _head_config(config: Mapping[str, Any], path: Path) -> PolicyHeadConfig:

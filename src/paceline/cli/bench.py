@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -52,6 +53,8 @@ class Arguments(GrammarOptions):
     """Nodes of the draft tree of ddtree and mixture, root excluded; the drafter's own where not given."""
     block_size: Count = None
     """Rows of a drafter's block, anchor included; the drafter's own where not given."""
+    policies: tuple[str, ...] = ()
+    """Run ddtree and mixture under these policies too: fixed:SIZE:NODES, blockpilot:FOLDER, cost_aware."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
     threads: Count = None
@@ -72,6 +75,10 @@ def run(args: Arguments) -> None:
         raise InputError("--methods names no method; name at least one.")
     if len(set(args.methods)) < len(args.methods):
         raise InputError("--methods names a method twice; name each method once.")
+    if len(set(args.policies)) < len(args.policies):
+        raise InputError("--policies names a policy twice; name each policy once.")
+    if args.policies and not {"ddtree", "mixture"} & set(args.methods):
+        raise InputError("--policies came, but no method whose trees they could size; add ddtree or mixture.")
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     _check_reference(args, settings)
@@ -123,15 +130,17 @@ def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
 
 
 def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
-    from paceline.bench.methods import build_methods
-    from paceline.loading import load_hugging_face
+    from paceline.bench.methods import Drafting, build_methods
+    from paceline.loading import load_hugging_face, pair_digests
 
     options = ModelOptions(
         target=args.target, drafter="none", dtype=args.dtype, device=args.device, threads=args.threads
     )
     model = load_model(options, console)
     hugging_face = load_hugging_face(args.target, args.dtype, args.device) if "hf" in args.methods else None
-    return model, build_methods(args.methods, model, args.drafter, hugging_face, args.tree_budget, args.block_size)
+    drafting = Drafting(args.drafter, args.tree_budget, args.block_size, args.policies)
+    pair = functools.partial(pair_digests, args.target, args.drafter)
+    return model, build_methods(args.methods, model, hugging_face, drafting, pair)
 
 
 def _settings_of_requests(args: Arguments) -> GenerationSettings:

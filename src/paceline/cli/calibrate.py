@@ -45,8 +45,8 @@ def run(args: Arguments) -> None:
     pair = pair_digests(args.model.target, args.model.drafter)
     with console.status("measuring") if console.is_terminal else nullcontext() as status:
         costs = measure_costs(model.target, model.drafter, budget, status.update if status else console.print)
-    path = costs_path(model.target, budget, pair)
-    keep_costs(path, costs, model.target, budget, pair)
+    path = costs_path(model.target, model.drafter, budget, pair)
+    keep_costs(path, costs, model.target, model.drafter, budget, pair)
     _print(console, costs)
     console.print(f"kept in {path}", soft_wrap=True)
     if args.json is not None:

@@ -51,10 +51,10 @@ def run(args: Arguments) -> None:
     settings = replace(GenerationSettings(args.max_tokens, tree_budget=args.tree_budget), tree_budget=None)
     prompts = _prompts(args.prompt)
     model = load_model(ModelOptions(drafter="none", threads=args.threads), console)
-    from paceline.bench.methods import build_methods
+    from paceline.bench.methods import Drafting, build_methods
     from paceline.bench.run import measure
 
-    methods = build_methods(METHODS, model, args.drafter, None, args.tree_budget, None)
+    methods = build_methods(METHODS, model, None, Drafting(args.drafter, args.tree_budget), dict)
     shown: list[Measurement] = []
 
     def show(measurement: Measurement) -> None:

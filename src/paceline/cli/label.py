@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,15 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paceline.cli.options import Count, ModelOptions
-from paceline.errors import InputError
+from paceline.errors import InputError, PromptTooLongError
 from paceline.label.config import LabelConfig
 from paceline.prompts import Prompt, read_prompts
 
 if TYPE_CHECKING:
     from paceline.labels import Label
-
-LOCAL = "local"
-"""In place of a cluster's address: Ray on this machine, for this run."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Arguments:
 def run(args: Arguments) -> None:
     """Label what is missing."""
     config = LabelConfig(
-        args.model.load_arguments(), args.block_sizes, args.reach, args.max_tokens, args.temperature, args.seed
+        _load_arguments(args.model), args.block_sizes, args.reach, args.max_tokens, args.temperature, args.seed
     )
     _check(args)
     prompts = read_prompts(args.prompts, args.limit)
@@ -80,6 +78,18 @@ def run(args: Arguments) -> None:
     print(f"{count} prompts labelled in {args.out}" if count else f"{args.out} has a label for every prompt already")
 
 
+def _load_arguments(options: ModelOptions) -> dict[str, Any]:
+    """Those of `load`; paths are made absolute, since a worker elsewhere has another working directory."""
+    from paceline.checkpoints.files import expanded
+
+    arguments = options.load_arguments()
+    for name in ("target", "drafter"):
+        given = arguments[name]
+        if given is not None and expanded(given).exists():
+            arguments[name] = str(expanded(given).absolute())
+    return arguments
+
+
 def _check(args: Arguments) -> None:
     if args.model.block_size is not None:
         raise InputError("--block-size is one size, but labels compare several; name them with --block-sizes.")
@@ -89,17 +99,21 @@ def _check(args: Arguments) -> None:
         raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
     if args.workers < 1:
         raise InputError(f"workers is {args.workers}, but must be at least 1.")
-    if args.gpus < 0 or (args.gpus and args.ray is None):
+    if not (math.isfinite(args.gpus) and args.gpus >= 0):
+        raise InputError(f"gpus is {args.gpus}, but must be 0 or more.")
+    if args.gpus and args.ray is None:
         raise InputError(f"gpus is {args.gpus}, but only a Ray worker can be given GPUs; add --ray, or leave it out.")
 
 
-def _map(args: Arguments, config: LabelConfig) -> Callable[[Iterable[Prompt]], Iterator[tuple[Prompt, Label]]]:
+def _map(
+    args: Arguments, config: LabelConfig
+) -> Callable[[Iterable[Prompt]], Iterator[tuple[Prompt, Label | PromptTooLongError]]]:
     from paceline.label.worker import Labeller
     from paceline.scale import map_here, map_in_processes, map_on_ray
 
     make = functools.partial(Labeller, config)
     if args.ray is not None:
-        address = None if args.ray == LOCAL else args.ray
+        address = args.ray
         return lambda prompts: map_on_ray(make, prompts, args.workers, address, args.gpus)
     if args.workers > 1:
         return lambda prompts: map_in_processes(make, prompts, args.workers)

@@ -76,11 +76,12 @@ def show(args: Show) -> None:
 def report(args: Report) -> None:
     """Tau first; tokens/s where they were measured."""
     from paceline.bench.acceptance_tables import joined, read_tables
-    from paceline.bench.policy_figures import write_figures
+    from paceline.bench.policy_figures import check_matplotlib, write_figures
     from paceline.bench.policy_report import report_rows
 
     console = Console(highlight=False)
     if args.out is not None:
+        check_matplotlib()
         _make_folder(args.out)
     tables = read_tables(args.data, args.block_sizes, _choice(args))
     training = joined(read_tables(args.training, tables[0].block_sizes)) if args.training is not None else None
@@ -104,11 +105,11 @@ def _choice(args: Report) -> Callable[[Label], int] | None:
     if args.policy is None:
         return None
     from paceline.checkpoints.policy import check_pair, load_policy
-    from paceline.records import RECORDING, read_json
+    from paceline.labels import recorded_pair
 
     head, about = load_policy(args.policy)
     if args.data.is_dir():
-        check_pair(about, read_json(args.data / RECORDING), args.policy)
+        check_pair(about, recorded_pair(args.data), args.policy)
     return lambda label: head.choose(label.logits, label.features if len(label.features) else None)
 
 

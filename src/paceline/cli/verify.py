@@ -100,11 +100,12 @@ def _subject(args: Arguments, model: Model, prompts: list[list[int]]) -> Subject
         drafters = {name: DFlashDrafter(network.network, GROWTHS[name]) for name in names}
     if drafter is not network or not drafters:
         drafters[drafter.name] = drafter
+    policies = {f"{drafter.name}, {args.model.policy}": model.parts} if args.model.policy is not None else {}
     drafted = {
         name: make_parts(model.target, part, args.model.block_size, args.model.tree_budget)
         for name, part in drafters.items()
     }
-    return Subject(model.target, drafted, prompts, args.max_tokens)
+    return Subject(model.target, drafted | policies, prompts, args.max_tokens)
 
 
 def _prove(subject: Subject, console: Console) -> list[dict[str, Any]]:

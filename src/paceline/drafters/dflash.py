@@ -8,12 +8,14 @@ Letters: b rows, n tokens, s block size, l = s - 1 drafted positions, h hidden, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from paceline.drafters.base import Drafter, DraftRequest
 from paceline.kv_cache import LayerShape, SlotCache
@@ -26,26 +28,44 @@ from paceline.tree.shared_noise import CANDIDATES, Coupling
 
 @dataclass
 class DFlashState:
-    """Keys and values of the features, and how each sampled row's marginals meet the noise."""
+    """Keys and values of the features, and how each sampled row's marginals meet the noise.
+
+    Features wait in `unread` until a draft wants them: rounds without a draft then cost next to nothing, and the
+    network reads what came meanwhile in one go. `read` writes the keys and values of some rows' features.
+    """
 
     cache: SlotCache
+    read: Callable[[SlotCache, int, Tensor, Sequence[int]], None]
     couplings: dict[int, Coupling] = field(default_factory=dict)
+    unread: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def catch_up(self, first_row: int, num_rows: int) -> None:
+        """Read what waits of these rows."""
+        waiting = [self.unread.pop(row, []) for row in range(first_row, first_row + num_rows)]
+        counts = [sum(len(features) for features in row) for row in waiting]
+        if any(counts):
+            width = next(features.shape[1] for row in waiting for features in row)
+            rows = [torch.cat(row) if row else torch.empty(0, width, device=self.cache.device) for row in waiting]
+            kind = next(row.dtype for row in rows if len(row))
+            self.read(self.cache, first_row, pad_sequence([row.to(kind) for row in rows], batch_first=True), counts)
 
     def reserve(self, num_rows: int, num_slots: int) -> None:
         self.cache.reserve(num_rows, num_slots)
 
     def move(self, source: int, destination: int) -> None:
         self.cache.move(source, destination)
-        if source != destination:
-            self.couplings.pop(destination, None)
-            if source in self.couplings:
-                self.couplings[destination] = self.couplings.pop(source)
+        if source == destination:
+            return
+        _move(self.couplings, source, destination)
+        _move(self.unread, source, destination)
 
     def clear(self, row: int) -> None:
         self.cache.clear(row)
         self.couplings.pop(row, None)
+        self.unread.pop(row, None)
 
     def save(self, row: int) -> list[Tensor]:
+        self.catch_up(row, 1)
         return self.cache.save(row)
 
     def restore(self, row: int, saved: Sequence[Tensor], length: int) -> None:
@@ -81,13 +101,17 @@ class DFlashDrafter(Drafter):
         config = self.network.config
         shape = LayerShape(config.num_key_value_heads, config.head_dim, config.head_dim)
         cache = SlotCache([shape] * config.num_hidden_layers, num_rows, num_slots, self.network.dtype, device)
-        return DFlashState(cache)
+        return DFlashState(cache, self._read)
 
-    @torch.inference_mode()
     def observe(
         self, state: DFlashState, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]
     ) -> None:
-        cache = state.cache
+        for row, count in enumerate(counts):
+            state.unread.setdefault(first_row + row, []).append(features[row, :count])
+
+    @torch.inference_mode()
+    def _read(self, cache: SlotCache, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]) -> None:
+        """Write the keys and values of features that follow those in the cache."""
         num_rows, width = features.shape[:2]
         cache.open(first_row, num_rows, width)
         starts = torch.tensor(cache.starts, device=features.device)
@@ -101,6 +125,8 @@ class DFlashDrafter(Drafter):
     @torch.inference_mode()
     def draft(self, state: DFlashState, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
         cache = state.cache
+        if any(request.wants_nodes for request in requests):
+            state.catch_up(0, len(requests))
         trees: list[DraftTree] = [DraftTree.empty(cache.device) for _ in requests]
         for block_size, rows in _rows_by_block_size(requests).items():
             rows = [r for r in rows if cache.lengths[r] + block_size <= self.network.config.max_position_embeddings]
@@ -172,6 +198,12 @@ class DFlashDrafter(Drafter):
 def _default_budget(block_size: int, device: torch.device) -> int:
     """As many nodes as a block on a CPU, where every row of a pass costs; several times that elsewhere."""
     return block_size - 1 if device.type == "cpu" else 8 * (block_size - 1)
+
+
+def _move(of_rows: dict[int, Any], source: int, destination: int) -> None:
+    of_rows.pop(destination, None)
+    if source in of_rows:
+        of_rows[destination] = of_rows.pop(source)
 
 
 def _rows_by_block_size(requests: Sequence[DraftRequest]) -> dict[int, list[int]]:

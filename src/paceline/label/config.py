@@ -9,6 +9,8 @@ from typing import Any
 from paceline.errors import InputError
 from paceline.types import MAX_NODES, GenerationSettings
 
+MAX_REACH = 64
+
 
 @dataclass(frozen=True)
 class LabelConfig:
@@ -33,10 +35,12 @@ class LabelConfig:
         for size in self.block_sizes:
             if not 2 <= size <= MAX_NODES:
                 raise InputError(f"block size {size} came, but each must be within 2 to {MAX_NODES}, anchor included.")
+        if len(self.block_sizes) == 1:
+            raise InputError(f"one block size came ({self.block_sizes[0]}), but labels compare several; name more.")
         if len(set(self.block_sizes)) < len(self.block_sizes):
             raise InputError("a block size is named twice; name each once.")
-        if self.reach < 1:
-            raise InputError(f"reach is {self.reach}, but must be at least 1; a policy needs sizes to choose from.")
+        if not 1 <= self.reach <= MAX_REACH:
+            raise InputError(f"reach is {self.reach}, but must be within 1 to {MAX_REACH}.")
 
     def sizes(self, own: int) -> tuple[int, ...]:
         """The block sizes to try, ascending, for a drafter whose own is `own`."""

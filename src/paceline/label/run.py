@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import PromptTooLongError
 from paceline.labels import Label, label_path, read_label, write_label
 from paceline.prompts import Prompt
 from paceline.records import RECORDING, check_settings, exclusive, read_json, write_text
 
-Map = Callable[[Iterable[Prompt]], Iterator[tuple[Prompt, Label]]]
+Map = Callable[[Iterable[Prompt]], Iterator[tuple[Prompt, Label | PromptTooLongError]]]
 """Labels prompts, here or elsewhere, and yields them as they are done."""
+_MAY_CHANGE = frozenset({"threads", "target", "drafter", "device"})
 
 
 def label_prompts(
@@ -31,30 +33,40 @@ def label_prompts(
 
     Raises:
         InputError: another process at work in `out`, or a folder that was begun with other settings.
+        PromptTooLongError: a prompt leaves no room for an answer; all others are labelled before this is said.
         CheckpointError: a label there is damaged.
     """
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out):
-        _settle(out, settings)
+        _check(out, settings)
         different = {label_path(out, prompt): prompt for prompt in prompts}
         for path in different:
             if path.exists():
                 read_label(path)  # a damaged one is said now, not when it is wanted
-        missing = {path: prompt for path, prompt in different.items() if not path.exists()}
+        missing = [prompt for path, prompt in different.items() if not path.exists()]
         done = len(different) - len(missing)
         report(done, len(different))
-        if missing:
-            for prompt, label in map_prompts(missing.values()):
-                write_label(label_path(out, prompt), label)
-                done += 1
-                report(done, len(different))
+        refused = None
+        for prompt, label in map_prompts(missing) if missing else ():
+            if isinstance(label, PromptTooLongError):
+                refused = refused or label
+                continue
+            _keep(out, settings)
+            write_label(label_path(out, prompt), label)
+            done += 1
+            report(done, len(different))
+        if refused is not None:
+            raise refused
     return len(missing)
 
 
-def _settle(out: Path, settings: dict[str, Any]) -> None:
-    """Record the settings of a new folder, or check them against the folder's own."""
-    path = out / RECORDING
-    if path.exists():
-        check_settings(out, settings, read_json(path), frozenset({"threads"}))
-    else:
-        write_text(path, json.dumps(settings, indent=1) + "\n")
+def _check(out: Path, settings: dict[str, Any]) -> None:
+    """Refuse a folder that was begun with other settings. Paths may be spelled otherwise: digests say what they are."""
+    if (out / RECORDING).exists():
+        check_settings(out, settings, read_json(out / RECORDING), _MAY_CHANGE)
+
+
+def _keep(out: Path, settings: dict[str, Any]) -> None:
+    """Record the settings with the first label, not before: what failed to load makes no beginning."""
+    if not (out / RECORDING).exists():
+        write_text(out / RECORDING, json.dumps(settings, indent=1) + "\n")

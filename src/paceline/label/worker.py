@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from paceline.decode import Parts
+from paceline.device_clock import device_clock
 from paceline.drafters.base import Drafter
 from paceline.engine import Engine, Request
-from paceline.errors import InputError
+from paceline.errors import InputError, PromptTooLongError
 from paceline.label.config import LabelConfig
-from paceline.labels import Label
+from paceline.labels import Label, prompt_digest
 from paceline.loading import Model, load
 from paceline.policies.fixed import FixedPolicy
 from paceline.prompts import Prompt, check_length
@@ -34,19 +37,21 @@ class Labeller:
             raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
         self.drafter: Drafter = drafter
         self.block_sizes = config.sizes(drafter.default_block_size)
-        assert isinstance(self.model.parts.policy, FixedPolicy), "loaded without another"
-        self.tree_budget = self.model.parts.policy.plan.tree_budget
-        self._engine = Engine(Parts(self.model.target, drafter, self.model.parts.policy), max_batch=1)
+        # one budget for every size, so that sizes are compared and not numbers of nodes
+        asked = config.load.get("tree_budget")
+        self.tree_budget = asked or max(drafter.default_tree_budget, self.block_sizes[-1] - 1)
+        policy = FixedPolicy(self.block_sizes[0], self.tree_budget)
+        clock = device_clock(self.model.target.info.device)
+        self._engine = Engine(Parts(self.model.target, drafter, policy), max_batch=1, clock=clock)
         self._is_warm = False
 
-    def __call__(self, prompt: Prompt) -> Label:
-        """The label of one prompt.
-
-        Raises:
-            PromptTooLongError: a prompt that leaves no room for an answer.
-        """
+    def __call__(self, prompt: Prompt) -> Label | PromptTooLongError:
+        """The label of one prompt, or why there is none: it leaves no room for an answer."""
         tokens = self.model.encode(prompt.text)
-        check_length(prompt, len(tokens), self.model.target.info.max_context)
+        try:
+            check_length(prompt, len(tokens), self.model.target.info.max_context)
+        except PromptTooLongError as error:
+            return error
         if not self._is_warm:
             for size in self.block_sizes:
                 self._answer(tokens, size, min(WARM_UP_TOKENS, self.config.max_tokens))
@@ -60,6 +65,8 @@ class Labeller:
         return Label(
             prompt_id=prompt.id,
             set_name=prompt.set_name,
+            prompt_sha256=prompt_digest(prompt),
+            made_with=self._making(),
             logits=logits,
             features=features,
             block_sizes=torch.tensor(self.block_sizes),
@@ -73,13 +80,13 @@ class Labeller:
         )
 
     def _answer(self, tokens: list[int], block_size: int, max_tokens: int) -> Request:
-        """The whole answer at one block size. The node budget is the model's, at least a whole chain's."""
+        """The whole answer at one block size."""
         settings = GenerationSettings(
             max_tokens=max_tokens,
             temperature=self.config.temperature,
             seed=self.config.seed,
             block_size=block_size,
-            tree_budget=max(self.tree_budget, block_size - 1),
+            tree_budget=self.tree_budget,
         )
         request = self._engine.submit(tokens, settings)
         self._engine.run()
@@ -91,7 +98,13 @@ class Labeller:
         target = self.model.target
         found = target.prefill(target.new_cache(1, len(tokens)), 0, tokens, self.drafter.feature_layers)
         features = found.features[0, -1] if found.features is not None else torch.zeros(0)
-        return found.logits[0, -1].float().cpu(), features.float().cpu()
+        # copies: a view would carry the whole prompt's along
+        return found.logits[0, -1].float().cpu().clone(), features.float().cpu().clone()
+
+    def _making(self) -> dict[str, Any]:
+        """What the models are, as loaded."""
+        info = self.model.target.info
+        return {"dtype": str(info.dtype), "device": info.device.type, "tree_budget": self.tree_budget}
 
 
 def _seconds(values: list[float]) -> Tensor:

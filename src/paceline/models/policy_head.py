@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.errors import InputError
-from paceline.types import PolicyInputs
+from paceline.types import MAX_NODES, PolicyInputs
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,16 @@ class PolicyHeadConfig:
     def __post_init__(self) -> None:
         if self.inputs not in ("logits", "softmax", "top_k", "features"):
             raise InputError(f"inputs is {self.inputs!r}, but must be logits, softmax, top_k or features.")
-        if min(self.num_inputs, self.width, self.num_layers) < 1:
-            raise InputError(
-                f"num_inputs, width and num_layers are {self.num_inputs}, {self.width} and {self.num_layers}, "
-                "but must be at least 1."
-            )
+        for name, most in (("num_inputs", 2**22), ("width", 2**16), ("num_layers", 64)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise InputError(f"{name} is {value!r}, but must be a whole number within 1 to {most}.")
         if not 0.0 <= self.dropout < 1.0:
             raise InputError(f"dropout is {self.dropout}, but must be within 0 to 1, 1 excluded.")
-        if len(self.block_sizes) < 2 or list(self.block_sizes) != sorted(set(self.block_sizes)):
-            raise InputError(f"block_sizes are {self.block_sizes}, but must be two or more, ascending.")
+        sizes = list(self.block_sizes)
+        usable = all(isinstance(size, int) and 2 <= size <= MAX_NODES for size in sizes)
+        if not usable or len(sizes) < 2 or sizes != sorted(set(sizes)):
+            raise InputError(f"block_sizes are {sizes}, but must be two or more within 2 to {MAX_NODES}, ascending.")
 
 
 class PolicyHead(nn.Module):

@@ -69,8 +69,11 @@ class Policy(ABC):
     """Decides how much to draft.
 
     A policy that follows the machine or the drafter learns from every round; what it knows of one sequence is the
-    state that `begin` returns and the loop holds.
+    state that `begin` returns and the loop holds. `needs_times` says that it learns from the stages' seconds, which
+    then have to be those of the device.
     """
+
+    needs_times: bool = False
 
     def begin(self, prompt: PromptView) -> Any:
         """What to remember of a sequence, once its prompt is read; the loop holds it."""

@@ -8,9 +8,9 @@ from paceline.types import GenerationSettings
 
 
 class BlockPilotPolicy(Policy):
-    """The block size that the network predicts, to the end; a request's own sizes win.
+    """The block size that the network predicts, to the end, and the same node budget whatever it predicts.
 
-    The node budget does not follow the prediction, but has room for a whole chain of the block.
+    A request's own sizes win.
     """
 
     def __init__(self, head: PolicyHead, tree_budget: int):
@@ -23,12 +23,10 @@ class BlockPilotPolicy(Policy):
         return self.head.choose(prompt.logits, prompt.features)
 
     def choose(self, sequence: SequenceView) -> Plan:
-        block_size = int(sequence.state)
-        return Plan(block_size, sequence.settings.tree_budget or max(self.tree_budget, block_size - 1))
+        return Plan(int(sequence.state), self.max_tree_budget(sequence.settings))
 
     def max_tree_budget(self, settings: GenerationSettings) -> int:
-        largest = settings.block_size or self.head.config.block_sizes[-1]
-        return settings.tree_budget or max(self.tree_budget, largest - 1)
+        return settings.tree_budget or self.tree_budget
 
     def describe(self) -> dict[str, int | float | str]:
         sizes = ", ".join(map(str, self.head.config.block_sizes))

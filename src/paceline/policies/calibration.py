@@ -9,11 +9,12 @@ Letters: n nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 _PRIOR = 8.0
 """Hits that the surrogate is believed to have had before anything was seen."""
@@ -37,13 +38,14 @@ class Calibration:
         return min(max(ratio, 1.0 / _MOST), _MOST)
 
     def path_probabilities(
-        self, log_probs: Float64[np.ndarray, " n"], depths: Int64[np.ndarray, " n"]
+        self, log_probs: Sequence[float], parents: Sequence[int], depths: Sequence[int]
     ) -> Float64[np.ndarray, " n"]:
-        """The chance of each node to be accepted."""
-        deepest = int(depths.max(initial=0))
-        factors = np.cumprod([self.factor(depth) for depth in range(1, deepest + 1)])
-        found: np.ndarray = np.minimum(1.0, np.exp(log_probs) * factors[depths - 1]) if len(log_probs) else log_probs
-        return found
+        """The chance of each node to be accepted: never above its parent's."""
+        said, chances = [0.0, *log_probs], [1.0]
+        for index, (parent, depth) in enumerate(zip(parents, depths, strict=True)):
+            step = math.exp(min(0.0, said[index + 1] - said[parent]))
+            chances.append(chances[parent] * min(1.0, step * self.factor(depth)))
+        return np.array(chances[1:])
 
     def learn(
         self, log_probs: Sequence[float], parents: Sequence[int], depths: Sequence[int], path: Sequence[int]
@@ -54,7 +56,7 @@ class Calibration:
         for index, parent in enumerate(parents):
             if parent in accepted:
                 given = log_probs[parent - 1] if parent else 0.0
-                step = float(np.exp(min(0.0, log_probs[index] - given)))
+                step = math.exp(min(0.0, log_probs[index] - given))
                 expected[depths[index]] = expected.get(depths[index], 0.0) + step
         for depth, total in expected.items():
             self._extend(depth)

@@ -59,6 +59,8 @@ class CostAwarePolicy(Policy):
     shown is its `Pace`.
     """
 
+    needs_times = True
+
     def __init__(self, costs: Costs, block_size: int, max_budget: int, calibrate: bool = True):
         self.costs = LiveCosts(costs)
         self.block_size, self.max_budget = block_size, max_budget
@@ -128,10 +130,12 @@ class CostAwarePolicy(Policy):
         widest = max(draft.tree.num_nodes for draft in drafts)
         gains = np.zeros(widest)
         for draft in drafts:
-            log_probs = draft.tree.log_probs.double().cpu().numpy()
-            chances = np.exp(log_probs)
+            tree = draft.tree
+            chances = tree.log_probs.cpu().double().exp().numpy()
             if self.calibration is not None:
-                chances = self.calibration.path_probabilities(log_probs, draft.tree.depths().cpu().numpy())
+                chances = self.calibration.path_probabilities(
+                    tree.log_probs.tolist(), tree.parents.tolist(), tree.depths().tolist()
+                )
             gains[: len(chances)] += chances
         return gains
 

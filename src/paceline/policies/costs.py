@@ -7,9 +7,11 @@ METHODS section 3 (a) divides the expected tokens of a round by this time.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from paceline.errors import CheckpointError
@@ -21,24 +23,36 @@ _LARGEST_STEP = 2.0
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds at measured sizes; straight between them, and beyond the last as steep as before it."""
+    """Seconds at measured sizes, straight between them; beyond the last, as steep as from half of it on.
+
+    More never takes less: a size that was measured faster than a smaller one takes what the smaller one does.
+    """
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
         fits = len(self.sizes) == len(self.seconds) >= 1 and list(self.sizes) == sorted(set(self.sizes))
-        if not fits or min(self.seconds) < 0 or min(self.sizes) < 0:
+        if not fits or not all(math.isfinite(s) and s >= 0 for s in self.seconds) or self.sizes[0] < 0:
             raise CheckpointError("a cost curve has sizes and seconds that do not fit together; calibrate again.")
+        object.__setattr__(self, "seconds", tuple(accumulate(self.seconds, max)))
 
     def at(self, size: float) -> float:
         """Seconds at any size; below the first measured one, those of the first."""
-        if size <= self.sizes[0] or len(self.sizes) == 1:
-            return self.seconds[0]
-        right = min(bisect_right(self.sizes, size), len(self.sizes) - 1)
-        low, high = self.sizes[right - 1], self.sizes[right]
-        share = (size - low) / (high - low)
-        return self.seconds[right - 1] + share * (self.seconds[right] - self.seconds[right - 1])
+        return interpolated(self.sizes, self.seconds, size)
+
+
+def interpolated(sizes: Sequence[int], seconds: Sequence[float], size: float) -> float:
+    """The curve through the points; see `Curve`."""
+    if size <= sizes[0] or len(sizes) == 1:
+        return seconds[0]
+    if size > sizes[-1]:
+        middle = min(max(0, bisect_right(sizes, sizes[-1] / 2) - 1), len(sizes) - 2)
+        slope = (seconds[-1] - seconds[middle]) / (sizes[-1] - sizes[middle])
+        return seconds[-1] + max(0.0, slope) * (size - sizes[-1])
+    right = max(1, bisect_left(sizes, size))
+    share = (size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+    return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class Costs:
 
     def verify_s(self, rows: int, context: int) -> float:
         """Seconds of a pass over `rows` nodes after `context` tokens."""
-        return Curve(self.contexts, tuple(curve.at(rows) for curve in self.verify)).at(context)
+        return interpolated(self.contexts, [curve.at(rows) for curve in self.verify], context)
 
     def draft_s(self, block_size: int) -> float:
         """Seconds of a draft."""
@@ -82,9 +96,11 @@ class Costs:
             verify = tuple(_curve(c["rows"], c["seconds"]) for c in found["verify"])
             draft = _curve(found["draft"]["block_sizes"], found["draft"]["seconds"])
             contexts = tuple(int(c) for c in found["contexts"])
-            if len(contexts) != len(verify) or not contexts:
-                raise CheckpointError("costs have not one curve for each context; calibrate again.")
-            return cls(contexts, verify, draft, float(found["other"]))
+            other = float(found["other"])
+            ascending = list(contexts) == sorted(set(contexts)) and len(contexts) == len(verify) > 0
+            if not ascending or not math.isfinite(other) or other < 0:
+                raise CheckpointError("costs have contexts and curves that do not fit together; calibrate again.")
+            return cls(contexts, verify, draft, other)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"costs cannot be read ({error!r}); calibrate again.") from error
 

@@ -1,4 +1,4 @@
-"""Training a block-size policy: seconds to minutes, so that it starts anew when it is interrupted."""
+"""Training a block-size policy; it is short, and starts anew when it is interrupted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from paceline.checkpoints.policy import PAIR, save_policy
-from paceline.errors import CheckpointError, InputError, TrainingDivergedError
-from paceline.labels import Label, held_out_share, read_labels
-from paceline.loading import set_threads
+from paceline.checkpoints.policy import PAIR, TEMPLATE, check_replaceable, save_policy
+from paceline.errors import InputError, TrainingDivergedError
+from paceline.labels import Label, held_out_share, read_labels, recorded_pair
+from paceline.loading import device_named, set_threads
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
-from paceline.records import RECORDING, read_json
-from paceline.train.objectives.policy import Examples, acceptance_lengths, examples, rates_at_mean_cost
+from paceline.train.objectives.policy import Examples, acceptance_lengths, examples, rates_at_median_cost
 from paceline.train.policy_config import PolicyTrainConfig
 
-_MAY_DIFFER = frozenset({"threads", "device"})
+_MAY_DIFFER = frozenset({"threads", "device", "target", "drafter"})
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,9 @@ def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = la
         TrainingDivergedError: a loss that is no number.
     """
     set_threads(config.threads)
+    check_replaceable(config.out)
     labels, making = _read(config.labels)
+    labels = [label for label in labels if bool((label.rounds > 0).any())]  # an answer of one token has no best size
     training = [label for label in labels if held_out_share(label) >= config.validation]
     validation = [label for label in labels if held_out_share(label) < config.validation]
     if not training or not validation:
@@ -52,7 +53,7 @@ def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = la
             "label more prompts, or change the share."
         )
     torch.manual_seed(config.seed)
-    head = PolicyHead(_shape(config, labels))
+    head = PolicyHead(_shape(config, labels)).to(device_named(config.device))
     values = _values(config, labels)
     by_prompt = dict(zip(map(id, labels), values, strict=True))
 
@@ -60,12 +61,10 @@ def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = la
         return examples(head, part, torch.stack([by_prompt[id(label)] for label in part]))
 
     best, epochs = _fit(config, head, of(training), of(validation), report)
-    about = {name: making[name] for name in (*PAIR, "chat_template_sha256")} | {
+    about = {name: making[name] for name in (*PAIR, TEMPLATE)} | {
         "prompts": {"training": len(training), "validation": len(validation)},
         "recipe": {name: value for name, value in vars(config).items() if name not in ("labels", "out", "threads")},
-        "labelled": {
-            name: making[name] for name in ("max_tokens", "temperature", "tree", "tree_budget", "lookup", "dtype")
-        },
+        "labelled": {k: v for k, v in making.items() if k not in (*PAIR, TEMPLATE)},
         "epochs": epochs,
         "best_epoch": vars(best),
     }
@@ -79,9 +78,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[Label], dict[str, Any]]:
     making: dict[str, Any] | None = None
     for folder in folders:
         found = read_labels(folder)
-        settings = {k: v for k, v in read_json(folder / RECORDING).items() if k not in _MAY_DIFFER}
-        if missing := sorted({*PAIR, "chat_template_sha256"} - set(settings)):
-            raise CheckpointError(f"{folder}/{RECORDING} lacks {', '.join(missing)}; label the prompts again.")
+        settings = {k: v for k, v in recorded_pair(folder).items() if k not in _MAY_DIFFER}
         making = making or settings
         different = sorted(k for k in {*settings, *making} if settings.get(k) != making.get(k))
         if different:
@@ -112,7 +109,7 @@ def _shape(config: PolicyTrainConfig, labels: Sequence[Label]) -> PolicyHeadConf
 
 
 def _values(config: PolicyTrainConfig, labels: Sequence[Label]) -> torch.Tensor:
-    by = {"acceptance_length": acceptance_lengths, "tokens_per_s": rates_at_mean_cost}
+    by = {"acceptance_length": acceptance_lengths, "tokens_per_s": rates_at_median_cost}
     return by[config.label_by](labels)
 
 
@@ -150,9 +147,10 @@ def _epoch(
     validation: Examples,
 ) -> Epoch:
     head.train()
+    device = head.first.weight.device
     total = 0.0
     for rows in torch.randperm(len(training)).split(batch):
-        loss = F.cross_entropy(head(training.inputs[rows]), training.best[rows])
+        loss = F.cross_entropy(head(training.inputs[rows].to(device)), training.best[rows].to(device))
         if not bool(loss.isfinite()):
             raise TrainingDivergedError(
                 f"the loss is {float(loss.detach())} in epoch {number}; train with a lower learning rate."
@@ -163,7 +161,7 @@ def _epoch(
         total += float(loss.detach()) * len(rows)
     head.eval()
     with torch.inference_mode():
-        scores = head(validation.inputs)
+        scores = head(validation.inputs.to(device)).cpu()
     chosen = scores.argmax(-1)
     gained = validation.values.gather(1, chosen[:, None])[:, 0] / validation.values.amax(-1)
     return Epoch(

@@ -19,8 +19,8 @@ class PolicyTrainConfig:
     out: Path
     """Folder for the policy."""
     label_by: Literal["acceptance_length", "tokens_per_s"] = "acceptance_length"
-    """The best block size is the one of the longest acceptance length, or of the most tokens/s at the mean time that
-    a round of each size took."""
+    """The best block size is the one of the longest acceptance length, or of the most tokens/s at the median time
+    that a round of each size took."""
     inputs: PolicyInputs = "logits"
     """What is read of a prompt: raw logits after its last token, their softmax, the largest ones, or the drafter's
     features of that token."""
@@ -44,6 +44,8 @@ class PolicyTrainConfig:
     """Stop after this many epochs without a lower validation loss."""
     seed: int = 0
     """Seed of the weights, the order and the dropout."""
+    device: str | None = None
+    """Where to compute; the best one present where not given."""
     threads: int | None = None
     """CPU threads; PyTorch's choice where not given."""
 
@@ -53,6 +55,8 @@ class PolicyTrainConfig:
         for name in ("top_k", "width", "num_layers", "epochs", "batch", "patience"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}, but must be a 64-bit integer.")
         if not 0.0 < self.learning_rate < 1.0:
             raise InputError(f"learning_rate is {self.learning_rate}, but must be above 0 and below 1.")
         if not 0.0 < self.validation < 1.0:

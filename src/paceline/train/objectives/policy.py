@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from paceline.errors import InputError
 from paceline.labels import Label
 from paceline.models.policy_head import PolicyHead
 
@@ -41,12 +42,17 @@ def acceptance_lengths(labels: Sequence[Label]) -> Float[Tensor, "n k"]:
     return torch.stack([label.acceptance_length for label in labels])
 
 
-def rates_at_mean_cost(labels: Sequence[Label]) -> Float[Tensor, "n k"]:
+def rates_at_median_cost(labels: Sequence[Label]) -> Float[Tensor, "n k"]:
     """Tokens/s of every prompt at every size, at the median time that a round of this size takes over all prompts.
 
     METHODS section 4: L(b) = (T_draft(b) + T_verify(b)) / tau(b; x). A prompt's own times would carry the noise of the
-    machine into its label.
+    machine into its label. Answers without rounds say nothing of the time.
+
+    Raises:
+        InputError: no answer has a round.
     """
-    rounds = torch.stack([label.rounds.double().clamp_min(1.0) for label in labels])
-    seconds = torch.stack([label.decode_s for label in labels]) / rounds
+    decoded = [label for label in labels if bool((label.rounds > 0).all())]
+    if not decoded:
+        raise InputError("every answer ended with its first token, so that no size took any time; label other prompts.")
+    seconds = torch.stack([label.decode_s / label.rounds for label in decoded])
     return acceptance_lengths(labels) / seconds.median(0).values
