@@ -42,16 +42,42 @@ def same(a, b):
     return a.tokens.tolist() == b.tokens.tolist() and a.parents.tolist() == b.parents.tolist()
 
 
-def test_features_that_come_in_pieces_give_the_same_tree_as_at_once(target):
+@pytest.mark.parametrize("drafts_between", [False, True], ids=["waiting", "read between"])
+def test_features_that_come_in_pieces_give_the_same_tree_as_at_once(target, drafts_between):
     drafter = new_drafter(target)
     tokens = [3, 1, 4, 1, 5, 9, 2, 6]
     request = DraftRequest(tokens, 4, 9, 20)
     features = features_of(target, drafter, tokens[:-1])
     state = drafter.new_state(1, 64, torch.device("cpu"))
     drafter.observe(state, 0, features[:, :4], [4])
+    assert state.cache.lengths == [0]  # nothing is read before a draft wants it
+    if drafts_between:
+        drafter.draft(state, [DraftRequest(tokens[:5], 4, 9, 20)], StageClock())
+        assert state.cache.lengths == [4]
     padded = torch.cat([features[:, 4:], torch.randn_like(features[:, :2])], 1)
     drafter.observe(state, 0, padded, [3])
     assert same(drafter.draft(state, [request], StageClock())[0], draft_alone(target, drafter, tokens, request))
+
+
+def test_what_waits_moves_is_cleared_and_is_saved_with_its_row(target):
+    drafter = new_drafter(target)
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6]
+    features = features_of(target, drafter, tokens[:-1])
+    state = drafter.new_state(2, 64, torch.device("cpu"))
+    drafter.observe(state, 1, features, [7])
+    state.move(1, 0)
+    tree = drafter.draft(state, [DraftRequest(tokens, 4, 9, 20)], StageClock())[0]
+    assert same(tree, draft_alone(target, drafter, tokens, DraftRequest(tokens, 4, 9, 20)))
+    drafter.observe(state, 1, features, [7])
+    saved = state.save(1)
+    state.clear(1)
+    state.clear(0)
+    state.restore(0, saved, 7)
+    tree = drafter.draft(state, [DraftRequest(tokens, 4, 9, 20)], StageClock())[0]
+    assert same(tree, draft_alone(target, drafter, tokens, DraftRequest(tokens, 4, 9, 20)))
+    drafter.observe(state, 1, features, [7])
+    state.clear(1)
+    assert not state.unread
 
 
 def test_rows_of_a_batch_with_different_lengths_and_sizes_draft_as_they_would_alone(target):
