@@ -172,7 +172,7 @@ def test_forbidden_nodes_are_pruned_before_they_are_verified(target, tokenizer, 
 @pytest.mark.parametrize(
     ("grammar", "sentence"),
     [
-        (Grammar("json_schema", "{nonsense"), "json_schema grammar cannot be compiled"),
+        (Grammar("json_schema", "{nonsense"), "is no JSON"),
         (Grammar("regex", "(a"), "regex grammar cannot be compiled"),
         (Grammar("ebnf", "root ::= missing"), "ebnf grammar cannot be compiled"),
     ],
@@ -180,6 +180,43 @@ def test_forbidden_nodes_are_pruned_before_they_are_verified(target, tokenizer, 
 def test_a_grammar_that_cannot_be_compiled_is_refused(target, tokenizer, grammars, grammar, sentence):
     with pytest.raises(InputError, match=sentence):
         engine(target, tokenizer, grammars).submit([1], GenerationSettings(grammar=grammar))
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        ({"not": {"type": "string"}}, "has 'not'"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": ["a"]}}, "has 'uniqueItems'"),
+        ({"type": "array", "contains": {"const": 7}}, "has 'contains'"),
+        ({"allOf": [{"type": "integer"}, {"minimum": 2}]}, "has 'allOf'"),
+        ({"if": True, "then": {"const": 1}}, "has 'if'"),
+        ({"type": "integer", "multipleOf": 7}, "has 'multipleOf'"),
+        ({"typo": "object"}, "has 'typo'"),
+        ({"type": "string", "format": "nonsense"}, "format 'nonsense'"),
+        ({"anyOf": [{"type": "string"}], "maxLength": 3}, "'maxLength' beside 'anyOf'"),
+        ({"properties": {"a": {"items": {"oops": 1}}}}, "'items' has 'oops'"),
+        ({"type": "string", "pattern": "^(?!x)"}, "has a lookaround"),
+        ([1, 2], "is an object, true or false"),
+        ({"properties": [1]}, "no object of schemas"),
+        ({"anyOf": 3}, "no list of schemas"),
+    ],
+)
+def test_what_a_schema_asks_beyond_what_is_enforced_is_refused_by_name(target, tokenizer, grammars, schema, sentence):
+    asked = GenerationSettings(grammar=Grammar("json_schema", json.dumps(schema)))
+    with pytest.raises(InputError, match=sentence) as caught:
+        engine(target, tokenizer, grammars).submit([1], asked)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["a$b", "a^b", r"\ba", r"(a)\1", "(?=a)a", "(?<!b)a"])
+def test_what_a_pattern_asks_beyond_what_is_enforced_is_refused(target, tokenizer, grammars, pattern):
+    with pytest.raises(InputError, match="cannot be enforced"):
+        engine(target, tokenizer, grammars).submit([1], GenerationSettings(grammar=Grammar("regex", pattern)))
+
+
+@pytest.mark.parametrize("pattern", ["^a+$", r"a\$b", "[$^]a", r"\d{2}", "(a|b)"])
+def test_plain_patterns_are_served(target, tokenizer, grammars, pattern):
+    engine(target, tokenizer, grammars).submit([1], GenerationSettings(grammar=Grammar("regex", pattern)))
 
 
 @pytest.mark.parametrize("grammar", [Grammar("regex", r"[^\s\S]"), Grammar("ebnf", "root ::= root")])

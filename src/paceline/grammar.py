@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paceline.errors import InputError
+from paceline.json_schema import check_pattern, check_schema
 from paceline.tree import DraftTree
 from paceline.types import Grammar
 
@@ -47,6 +48,10 @@ class GrammarCompiler:
         """
         if not ends:
             raise InputError("a grammar needs a token that ends the answer, but ignore_eos leaves none; leave it out.")
+        if grammar.kind == "json_schema":
+            check_schema(grammar.source)
+        if grammar.kind == "regex":
+            check_pattern(grammar.source)
         compile_kind = {
             # without free white space, in which a model may go on for ever
             "json_schema": lambda source: self._compiler.compile_json_schema(source, any_whitespace=False),

@@ -379,6 +379,8 @@ def device_named(name: str | None) -> torch.device:
     if name is None:
         kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device(kind)
+    if name == "meta":
+        raise InputError("device 'meta' holds no numbers; name one that computes, such as cpu.")
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -40,6 +40,9 @@ def load_dflash(path: Path, dtype: torch.dtype = torch.float32) -> DFlashNetwork
         network = DFlashNetwork(config)
     _fill_in_vocabulary(weights, config, path)
     _check_names_and_shapes(weights, network.state_dict(), path)
+    for name, weight in weights.items():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise CheckpointError(f"{path} holds NaN or infinity in {name}; download or train it again.")
     ready = {name: _as_stored(name, weight, dtype) for name, weight in weights.items()}
     network.load_state_dict(ready, assign=True)
     return network.eval()

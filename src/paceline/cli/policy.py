@@ -82,9 +82,12 @@ def report(args: Report) -> None:
     console = Console(highlight=False)
     if args.out is not None:
         check_matplotlib()
-        _make_folder(args.out)
+        if args.out.exists() and not args.out.is_dir():
+            raise InputError(f"--out {str(args.out)!r} is a file; name a folder.")
     tables = read_tables(args.data, args.block_sizes, _choice(args))
     training = joined(read_tables(args.training, tables[0].block_sizes)) if args.training is not None else None
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
     shown = [*tables, joined(tables)] if len(tables) > 1 else tables
     rows: list[Row] = []
     for judge in ("tau", "tokens_per_s"):
@@ -111,12 +114,6 @@ def _choice(args: Report) -> Callable[[Label], int] | None:
     if args.data.is_dir():
         check_pair(about, recorded_pair(args.data), args.policy)
     return lambda label: head.choose(label.logits, label.features if len(label.features) else None)
-
-
-def _make_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {str(out)!r} is a file; name a folder.")
-    out.mkdir(parents=True, exist_ok=True)
 
 
 def _table(rows: list[Row], judge: str) -> Table:
