@@ -71,9 +71,8 @@ def keep_costs(
 
 def fingerprint(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> str:
     """What the costs depend on: the pair, its dtype, the machine, and the versions at work."""
-    return hashlib.sha256(
-        json.dumps(_circumstances(target, drafter, max_budget, pair), sort_keys=True).encode()
-    ).hexdigest()[:16]
+    text = json.dumps(_circumstances(target, drafter, max_budget, pair), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def measure_costs(

@@ -113,11 +113,10 @@ def _map(
 
     make = functools.partial(Labeller, config)
     if args.ray is not None:
-        address = args.ray
-        return lambda prompts: map_on_ray(make, prompts, args.workers, address, args.gpus)
+        return functools.partial(map_on_ray, make, num_workers=args.workers, address=args.ray, num_gpus=args.gpus)
     if args.workers > 1:
-        return lambda prompts: map_in_processes(make, prompts, args.workers)
-    return lambda prompts: map_here(make, prompts)
+        return functools.partial(map_in_processes, make, num_workers=args.workers)
+    return functools.partial(map_here, make)
 
 
 def _as_json(settings: dict[str, Any]) -> dict[str, Any]:

@@ -42,9 +42,9 @@ class ModelOptions:
     block_size: Count = None
     """Rows of the drafter's block, anchor included; the drafter's own where not given."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """What decides how much to draft: `fixed:SIZE`, `blockpilot:FOLDER` with a policy that `paceline train policy`
-    made, or `cost_aware` (it measures this machine once, for up to a minute); --block-size, or the drafter's own,
-    where not given."""
+    """What decides how much to draft: `fixed:SIZE`, `fixed:SIZE:NODES`, `blockpilot:FOLDER` with a policy that
+    `paceline train policy` made, or `cost_aware` (it measures this machine once, for up to a minute); --block-size, or
+    the drafter's own, where not given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None

@@ -14,7 +14,7 @@ from paceline.engine import Engine, Request
 from paceline.errors import InputError, PromptTooLongError
 from paceline.label.config import LabelConfig
 from paceline.labels import Label, prompt_digest
-from paceline.loading import Model, load
+from paceline.loading import load
 from paceline.policies.fixed import FixedPolicy
 from paceline.prompts import Prompt, check_length
 from paceline.types import GenerationSettings
@@ -29,9 +29,9 @@ class Labeller:
         InputError: a model without a drafter.
     """
 
-    def __init__(self, config: LabelConfig, model: Model | None = None):
+    def __init__(self, config: LabelConfig):
         self.config = config
-        self.model = model or load(**config.load, num_prefixes=0)
+        self.model = load(**config.load, num_prefixes=0)
         drafter = self.model.drafter
         if drafter is None:
             raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
