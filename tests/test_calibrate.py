@@ -1,6 +1,8 @@
 """What a round costs here: measured, kept for the next start, and used by the policy of that name."""
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +27,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("paceline.policies.costs.MOST_UNSTEADY", math.inf)  # passes of a tiny model are never steady
     return tmp_path
 
 
@@ -49,6 +52,16 @@ def test_costs_are_kept_and_a_damaged_file_is_measured_again(monkeypatch):
     path.write_text(path.read_text()[:40])
     costs_of(target, drafter, 8, PAIR)
     Costs.from_json(json.loads(path.read_text()))
+
+
+def test_costs_of_a_busy_machine_are_used_but_not_kept(monkeypatch):
+    target, drafter = tiny_target("llama"), PromptLookupDrafter()
+    monkeypatch.setattr("paceline.policies.costs.MOST_UNSTEADY", 1.6)
+    busy = replace(measure_costs(target, drafter, 4), unsteadiness=3.0)
+    monkeypatch.setattr("paceline.calibrate.measure_costs", lambda *args: busy)
+    with pytest.warns(UserWarning, match=r"took 3\.0 times as long"):
+        assert costs_of(target, drafter, 4, PAIR) == busy
+    assert not costs_path(target, drafter, 4, PAIR).exists()
 
 
 def test_costs_of_another_pair_or_budget_lie_elsewhere():

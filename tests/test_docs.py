@@ -11,9 +11,10 @@ import pytest
 import paceline
 from paceline.cli import COMMANDS, parse
 from paceline.drafters.base import DraftRequest, NoState
-from paceline.loading import Model, load
+from paceline.loading import load
 from paceline.metrics import StageClock
 from paceline.plain import plain_decode
+from paceline.text_model import Model
 from paceline.types import Completion, GenerationSettings, Piece, Statistics
 from tiny_models import tiny_target
 

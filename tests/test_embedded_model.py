@@ -9,7 +9,8 @@ from paceline.cli import main
 from paceline.decode import Parts
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
-from paceline.loading import load_drafter, load_hugging_face, load_target, load_tokenizer, make_parts
+from paceline.loading import load_drafter, load_hugging_face, load_target, make_parts
+from paceline.sources import load_tokenizer
 from paceline.types import GenerationSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -16,7 +16,11 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("free", {"__init__", "__main__"}),
     ("free", {"cli"}),
     ("apart", {"server", "bench", "train", "scale", "proof", "label"}),
-    ("free", {"engine", "loading", "embedded", "provenance", "grammar", "json_schema", "calibrate"}),
+    (
+        "free",
+        {"engine", "text_model", "loading", "sources", "embedded", "provenance", "calibrate"},
+    ),
+    ("free", {"grammar", "json_schema"}),
     ("apart", {"embedded_conversion"}),  # runs in a process of its own
     ("free", {"decode", "plain", "choice", "sequence", "near_ties"}),
     ("apart", {"target", "drafters", "policies"}),

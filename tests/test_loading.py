@@ -8,7 +8,8 @@ import torch
 
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
-from paceline.loading import load, template_digest
+from paceline.loading import load
+from paceline.sources import template_digest
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
 from tiny_folder import TEMPLATE, write_tiny_folder

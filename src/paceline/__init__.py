@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.errors import PacelineError
-    from paceline.loading import Model, load
+    from paceline.loading import load
+    from paceline.text_model import Model
     from paceline.types import Completion, GenerationSettings, Grammar, Piece, Statistics
 
 __version__ = "0.1.0"
@@ -22,7 +23,7 @@ __all__ = ["Completion", "GenerationSettings", "Grammar", "Model", "PacelineErro
 
 _HOMES = {
     "load": "paceline.loading",
-    "Model": "paceline.loading",
+    "Model": "paceline.text_model",
     "GenerationSettings": "paceline.types",
     "Grammar": "paceline.types",
     "Piece": "paceline.types",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -51,9 +52,17 @@ def costs_of(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[st
         if path.exists():
             return Costs.from_json(read_json(path))
     costs = measure_costs(target, drafter, max_budget)
-    with suppress(OSError):  # where nothing can be kept, the next start measures again
-        keep_costs(path, costs, target, drafter, max_budget, pair)
+    if costs.is_steady:
+        with suppress(OSError):  # where nothing can be kept, the next start measures again
+            keep_costs(path, costs, target, drafter, max_budget, pair)
+    else:
+        warnings.warn(f"{unsteady(costs)}, so that they are not kept; the next start measures again.", stacklevel=2)
     return costs
+
+
+def unsteady(costs: Costs) -> str:
+    """What to say of costs that a busy machine gave."""
+    return f"the same passes took {costs.unsteadiness:.1f} times as long at times: this machine does something else too"
 
 
 def costs_path(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[str, str]) -> Path:
@@ -83,20 +92,24 @@ def measure_costs(
     rows = tuple(r for r in _ROWS if r <= widest)
     longest = max(1, target.info.max_context - (_REPEATS + 1) * len(rows) - rows[-1])
     contexts = tuple(c for c in _CONTEXTS if c <= longest) or (longest,)
-    verify = []
+    passes = []
     for context in contexts:
         report(f"passes after {context} tokens")
-        verify.append(Curve(rows, _verify_seconds(target, rows, context)))
+        passes.append(_verify_seconds(target, rows, context))
+    verify = tuple(Curve(rows, tuple(map(median, seconds))) for seconds in passes)
+    unsteadiness = median(max(repeats) / min(repeats) for seconds in passes for repeats in seconds)
     report("drafts")
     own = drafter.default_block_size
     sizes = tuple(sorted({2, max(2, own // 2), own, own + 2, 2 * own}))
-    draft = Curve(sizes, _draft_seconds(target, drafter, sizes, max_budget, contexts[0]))
+    drafts = _draft_seconds(target, drafter, sizes, max_budget, contexts[0])
     report("the rest of a round")
-    return Costs(contexts, tuple(verify), draft, _other_seconds(target, drafter))
+    return Costs(
+        contexts, verify, Curve(sizes, tuple(map(median, drafts))), _other_seconds(target, drafter), unsteadiness
+    )
 
 
-def _verify_seconds(target: Target, rows: Sequence[int], context: int) -> tuple[float, ...]:
-    """Median seconds of a pass over each number of rows; each commits its root, which hardly adds to it."""
+def _verify_seconds(target: Target, rows: Sequence[int], context: int) -> list[list[float]]:
+    """Seconds of passes over each number of rows; each commits its root, which hardly adds to it."""
     rng = random.Random(0)
     cache = target.new_cache(1, context + (_REPEATS + 1) * len(rows) + rows[-1])
     target.prefill(cache, 0, _tokens(target, rng, context))
@@ -107,13 +120,13 @@ def _verify_seconds(target: Target, rows: Sequence[int], context: int) -> tuple[
         cache.keep([[]])
         return seconds
 
-    return _medians(rows, once)
+    return _repeated(rows, once)
 
 
 def _draft_seconds(
     target: Target, drafter: Drafter, block_sizes: Sequence[int], budget: int, context: int
-) -> tuple[float, ...]:
-    """Median seconds of a draft of each block size, growth of the tree included."""
+) -> list[list[float]]:
+    """Seconds of drafts of each block size, growth of the tree included."""
     tokens = _tokens(target, random.Random(0), context + 1)
     room = 2 * (_REPEATS + 1) * len(block_sizes) + 2 * block_sizes[-1]
     state = drafter.new_state(1, context + room, target.info.device)
@@ -128,7 +141,7 @@ def _draft_seconds(
             drafter.observe(state, 0, features[:, :2], [min(2, context)])  # what a round adds
         return _timed(target, lambda: drafter.draft(state, [request], clock))
 
-    return _medians(block_sizes, once)
+    return _repeated(block_sizes, once)
 
 
 def _other_seconds(target: Target, drafter: Drafter) -> float:
@@ -143,15 +156,10 @@ def _other_seconds(target: Target, drafter: Drafter) -> float:
     return other / max(1, request.statistics.rounds)
 
 
-def _medians(sizes: Sequence[int], once: Callable[[int], float]) -> tuple[float, ...]:
-    """Median seconds of each size; the sizes take turns, and the first turn is not counted."""
-    found: dict[int, list[float]] = {size: [] for size in sizes}
-    for repeat in range(_REPEATS + 1):
-        for size in sizes:
-            seconds = once(size)
-            if repeat:
-                found[size].append(seconds)
-    return tuple(median(found[size]) for size in sizes)
+def _repeated(sizes: Sequence[int], once: Callable[[int], float]) -> list[list[float]]:
+    """Seconds of each size, several times; the sizes take turns, and the first turn is not counted."""
+    turns = [[once(size) for size in sizes] for _ in range(_REPEATS + 1)]
+    return [list(repeats) for repeats in zip(*turns[1:], strict=True)]
 
 
 def _timed(target: Target, work: Callable[[], Any]) -> float:

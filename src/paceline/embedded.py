@@ -79,6 +79,13 @@ def embedded_target(
     return folder
 
 
+def embedded_policies() -> dict[PolicyOutputs, Path]:
+    """Folders of the policies for the embedded pair, by what their networks predict."""
+    assets = Path(__file__).with_name("assets")
+    names: dict[PolicyOutputs, str] = {"best_size": "smollm2-blockpilot", "accepted": "smollm2-joint"}
+    return {predicts: assets / name for predicts, name in names.items() if (assets / name / "config.json").is_file()}
+
+
 def embedded_drafter() -> Path:
     """Folder of the drafter for the embedded target.
 

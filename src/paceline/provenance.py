@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import transformers
 
-from paceline.loading import template_digest
 from paceline.processor import processor_name
+from paceline.sources import template_digest
 from paceline.target.base import TargetInfo
 
 

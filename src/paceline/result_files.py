@@ -27,3 +27,13 @@ def check_writable(path: Path | None) -> None:
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or (path.exists() and not path.is_file()):
         raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that you may write to.")
+
+
+def check_folder(path: Path) -> None:
+    """Say before the work that results cannot lie there.
+
+    Raises:
+        InputError: a file is in the way.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {str(path)!r} is a file; name a folder.")

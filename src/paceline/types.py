@@ -22,6 +22,10 @@ PolicyInputs = Literal["logits", "softmax", "top_k", "features"]
 """What a block-size policy reads of a prompt: the target's raw logits after its last token, their softmax, the largest
 of them, or the drafter's features of that token (the target's hidden states at the layers that the drafter taps)."""
 
+PolicyOutputs = Literal["best_size", "accepted"]
+"""What such a policy predicts: which block size is best, or for each the logarithm of the drafted tokens that a round
+keeps."""
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 

@@ -110,13 +110,39 @@ def test_policies_by_name(tmp_path):
     assert isinstance(pilot, BlockPilotPolicy) and pilot.tree_budget == 8
     aware = named_policy("cost_aware", circumstances())
     assert isinstance(aware, CostAwarePolicy) and (aware.block_size, aware.max_budget) == (8, 32)
+    assert aware.calibrate and not named_policy("cost_aware:uncalibrated", circumstances()).calibrate
     with pytest.raises(CheckpointError, match="another drafter"):
         other = circumstances(pair=lambda: {**PAIR, "drafter_digest": "other"})
         named_policy(f"blockpilot:{tmp_path / 'p'}", other)
 
 
+def test_a_network_that_comes_with_the_package_serves_its_own_pair_and_no_other(tmp_path):
+    save_policy(head_that_says(5), tmp_path / "p", PAIR)
+    ours = circumstances(shipped={"best_size": tmp_path / "p"})
+    assert isinstance(named_policy("blockpilot", ours), BlockPilotPolicy)
+    others = circumstances(shipped={"best_size": tmp_path / "p"}, pair=lambda: {**PAIR, "drafter_digest": "other"})
+    for given in (others, circumstances()):
+        with pytest.raises(InputError, match="names no folder"):
+            named_policy("blockpilot", given)
+
+
 @pytest.mark.parametrize(
-    "spec", ["fixed", "fixed:", "fixed:x", "fixed:-3", "fixed:1", "fixed:8:0", "fixed:8:", "magic:3", "blockpilot:", ""]
+    "spec",
+    [
+        "fixed",
+        "fixed:",
+        "fixed:x",
+        "fixed:-3",
+        "fixed:1",
+        "fixed:8:0",
+        "fixed:8:",
+        "magic:3",
+        "blockpilot:",
+        "joint:",
+        "cost_aware:",
+        "cost_aware:x",
+        "",
+    ],
 )
 def test_policies_that_there_are_not_are_refused(spec):
     with pytest.raises(InputError, match=r"policy is|block_size is 1|tree_budget is 0"):

@@ -12,7 +12,7 @@ from paceline.errors import CheckpointError
 from paceline.metrics import StageClock
 from paceline.plain import plain_decode
 from paceline.policies.base import DraftView, Plan, RoundView, SequenceView
-from paceline.policies.calibration import Calibration
+from paceline.policies.calibration import Calibration, Steps
 from paceline.policies.cost_aware import PROBE_EVERY, CostAwarePolicy, Pace
 from paceline.policies.costs import Costs, Curve, LiveCosts
 from paceline.tree import DraftTree
@@ -117,6 +117,20 @@ def test_the_costs_follow_a_machine_that_becomes_busy_and_one_hiccup_moves_them_
     assert live.verify_s(8, 64) < 0.12
 
 
+def test_costs_of_another_shape_than_the_measured_one_are_found_while_working():
+    """A machine that was busy when it was measured gives curves that are flat; the rounds show that they are not."""
+    flat = Costs((64,), (Curve((1, 2, 4, 8, 16, 24, 32, 48), (1.1, *[2.2] * 7)),), COSTS.draft, COSTS.other)
+    aware, rng, shares = policy(flat, calibrate=False), np.random.default_rng(0), []
+    for _ in range(300):
+        gains = [0.8 * rng.uniform(0.4, 0.95) ** i for i in range(32)]
+        gains.sort(reverse=True)
+        tree = chain(*gains)
+        (count,) = aware.limit([view(tree)])
+        shares.append(rate(1, gains, count) / max(rate(1, gains, n) for n in range(33)))
+        aware.learn(outcome(view(tree.first(count)), [], verify_s=COSTS.verify_s(1 + count, 64)))
+    assert np.mean(shares[:10]) < 0.95 and np.mean(shares[100:]) > 0.98
+
+
 def test_curves_are_straight_between_what_was_measured():
     curve = Curve((1, 3, 7), (1.0, 2.0, 4.0))
     assert [curve.at(size) for size in (0, 1, 2, 3, 5, 7, 9)] == [1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]
@@ -146,28 +160,42 @@ def test_costs_come_back_from_a_file_and_damage_is_refused():
         Curve((3, 1), (1.0, 2.0))
 
 
+def two_deep(first, second):
+    """The steps of a chain of two, by the chances of their paths."""
+    return Steps.of(chain(first, second))
+
+
 @pytest.mark.parametrize("truth", [0.3, 0.9])
 def test_the_calibration_finds_how_often_a_wrong_surrogate_is_right(truth):
     rng = np.random.default_rng(0)
-    calibration = Calibration()
-    said = [math.log(0.6), math.log(0.6 * 0.6)]
+    calibration, said = Calibration(), two_deep(0.6, 0.36)
     for _ in range(3000):
         first = rng.random() < truth
         second = first and rng.random() < truth
-        calibration.learn(said, [0, 1], [1, 2], [1] * first + [2] * second)
-    found = calibration.path_probabilities(said, [0, 1], [1, 2])
+        calibration.learn(said, [1] * first + [2] * second)
+    found = calibration.corrected(said).along_paths()
     assert found == pytest.approx([truth, truth**2], abs=0.08)
 
 
 def test_without_rounds_the_surrogate_is_believed():
-    assert Calibration().path_probabilities(np.log([0.5, 0.2]), [0, 1], [1, 2]) == pytest.approx([0.5, 0.2])
-    assert len(Calibration().path_probabilities([], [], [])) == 0
+    assert Calibration().corrected(two_deep(0.5, 0.2)).along_paths() == pytest.approx([0.5, 0.2])
+    assert len(Calibration().corrected(Steps.of(DraftTree.empty())).along_paths()) == 0
 
 
 def test_no_node_is_likelier_than_its_parent_however_the_calibration_goes():
     calibration = Calibration(expected=[10.0, 0.0], hits=[10.0, 200.0])
-    chances = calibration.path_probabilities(np.log([0.3, 0.27]), [0, 1], [1, 2])
-    assert chances == pytest.approx([0.3, 0.3])
+    assert calibration.corrected(two_deep(0.3, 0.27)).along_paths() == pytest.approx([0.3, 0.3])
+
+
+def test_the_steps_of_a_tree_and_what_a_path_says_of_them():
+    #  0 -> 1 (0.5), 2 (0.3);  1 -> 3 (0.4 of 0.5);  3 -> 4
+    log_probs = torch.tensor([0.5, 0.3, 0.2, 0.1]).log()
+    steps = Steps.of(DraftTree(torch.arange(4), torch.tensor([0, 0, 1, 3]), log_probs))
+    assert steps.chances == pytest.approx([0.5, 0.3, 0.4, 0.5]) and steps.depths.tolist() == [1, 1, 2, 3]
+    assert steps.along_paths() == pytest.approx([0.5, 0.3, 0.2, 0.1])
+    assert steps.taken([1]) == [(1, pytest.approx(0.8), True), (2, pytest.approx(0.4), False)]
+    assert steps.taken([2]) == [(1, pytest.approx(0.8), True)]  # it has no children
+    assert steps.taken([]) == [(1, pytest.approx(0.8), False)]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from paceline.checkpoints.policy import load_policy
 from paceline.cli import main
 from paceline.errors import CheckpointError, InputError
 from paceline.labels import Label, read_labels, write_label
-from paceline.train.objectives.policy import acceptance_lengths, rates_at_median_cost
+from paceline.train.objectives.policy import acceptance_lengths, counting_noise, log_accepted, rates_at_median_cost
 from paceline.train.policy import train_policy
 from paceline.train.policy_config import PolicyTrainConfig
 
@@ -115,6 +117,42 @@ def test_labels_of_different_making_are_refused(tmp_path):
         train_policy(config)
 
 
+def prompt_of_ease(index, seed=0):
+    """A prompt whose first logit is the logarithm of what a round keeps, with the second size keeping twice as much."""
+    made = label(index, 0, seed)
+    logits = made.logits.clone()
+    logits[0] = math.sin(index)
+    kept = logits[0].exp().item()
+    rounds = torch.full((3,), 200)
+    accepted = torch.tensor([round(200 * kept), round(400 * kept), round(200 * kept)])
+    return replace(made, logits=logits, rounds=rounds, accepted=accepted, tokens=accepted + rounds + 1)
+
+
+def test_what_rounds_keep_is_predicted_in_logarithms_with_its_average_and_its_error(tmp_path):
+    folder = write_labels(tmp_path / "labels", 0)
+    for index in range(200):
+        write_label(folder / f"{index}.safetensors", prompt_of_ease(index))
+    train_policy(quick(tmp_path, predict="accepted", learning_rate=1e-2, epochs=100))
+    head, about = load_policy(tmp_path / "policy")
+    assert head.config.predicts == "accepted"
+    errors = []
+    for index in range(300, 360):
+        fresh = prompt_of_ease(index, seed=7)
+        truth = [math.sin(index), math.sin(index) + math.log(2), math.sin(index)]
+        errors.append(np.abs(np.array(head.predict(fresh.logits, fresh.features)) - truth).mean())
+    assert np.mean(errors) < 0.35  # knowing nothing of a prompt gives 0.64
+    assert about["typical"][1] - about["typical"][0] == pytest.approx(math.log(2), abs=0.1)
+    assert all(0.1 <= spread < 0.6 for spread in about["spread"])
+
+
+def test_counting_noise_is_what_counting_few_rounds_adds():
+    generator = torch.Generator().manual_seed(0)
+    drawn = [label(i, 0) for i in range(2000)]
+    accepted = torch.poisson(torch.full((2000, 3), 30.0), generator=generator).long()
+    drawn = [replace(x, rounds=torch.full((3,), 10**6), accepted=a) for x, a in zip(drawn, accepted, strict=True)]
+    assert log_accepted(drawn).var(0).numpy() == pytest.approx(counting_noise(drawn).numpy(), rel=0.15)
+
+
 @pytest.mark.parametrize("what", ["file", "folder of something", "another checkpoint"])
 def test_what_is_no_policy_is_not_replaced_and_that_is_said_before_the_training(tmp_path, what):
     write_labels(tmp_path / "labels", 30)
@@ -158,6 +196,7 @@ def test_the_command_says_where_the_policy_is_and_what_it_was_trained_for(tmp_pa
         ({"validation": 0.0}, "validation is 0.0"),
         ({"learning_rate": 2.0}, "learning_rate is 2.0"),
         ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"predict": "accepted", "label_by": "tokens_per_s"}, "only a best size is labelled by it"),
     ],
 )
 def test_settings_outside_their_range_are_refused(changes, sentence, tmp_path):

@@ -20,8 +20,10 @@ from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
-from paceline.loading import NO_DRAFTER, PROMPT_LOOKUP, Model, load_drafter, load_policy, make_parts
+from paceline.loading import load_drafter, load_policy, make_parts
 from paceline.sampled_acceptance import block, reject
+from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP
+from paceline.text_model import Model
 from paceline.types import GenerationSettings, Statistics
 
 

@@ -18,14 +18,18 @@ UNITS = {"tau": "tokens per round (tau)", "tokens_per_s": "tokens/s"}
 def write_figures(tables: list[AcceptanceTable], judge: str, folder: Path) -> list[Path]:
     """`best_size` and `by_block_size`, each as PNG and SVG."""
     figures = {"best_size": _best_sizes(tables, judge), "by_block_size": _by_size(tables, judge)}
+    return [path for name, figure in figures.items() for path in save(figure, f"{name}_{judge}", folder)]
+
+
+def save(figure: Any, name: str, folder: Path) -> list[Path]:
+    """One figure as PNG and as SVG."""
     paths = []
-    for name, figure in figures.items():
-        for kind in ("png", "svg"):
-            path = folder / f"{name}_{judge}.{kind}"
-            temporary = path.with_name(f".{path.name}.tmp")
-            figure.savefig(temporary, dpi=150, format=kind)
-            temporary.replace(path)
-            paths.append(path)
+    for kind in ("png", "svg"):
+        path = folder / f"{name}.{kind}"
+        temporary = path.with_name(f".{path.name}.tmp")
+        figure.savefig(temporary, dpi=150, format=kind)
+        temporary.replace(path)
+        paths.append(path)
     return paths
 
 
@@ -39,7 +43,7 @@ def check_matplotlib() -> None:
         raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.")
 
 
-def _axes(count: int) -> tuple[Any, list[Any]]:
+def axes(count: int) -> tuple[Any, list[Any]]:
     """A figure with that many panels; without pyplot, which would keep it."""
     from matplotlib.figure import Figure
 
@@ -48,7 +52,7 @@ def _axes(count: int) -> tuple[Any, list[Any]]:
 
 
 def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
-    figure, panels = _axes(len(tables))
+    figure, panels = axes(len(tables))
     for panel, table in zip(panels, tables, strict=True):
         counts = histogram(table, judge)
         bars = panel.bar([str(size) for size in counts], list(counts.values()), color="0.45")
@@ -59,7 +63,7 @@ def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
 
 
 def _by_size(tables: list[AcceptanceTable], judge: str) -> Any:
-    figure, panels = _axes(len(tables))
+    figure, panels = axes(len(tables))
     for panel, table in zip(panels, tables, strict=True):
         values, sizes = table.values(judge), list(table.block_sizes)
         for row in values:

@@ -14,12 +14,17 @@ from paceline.metrics import STAGES
 _COLUMNS = ("method", "tokens/s", "speed-up", "95% interval", "tau", "nodes/round", "same text")
 
 
-def results_table(rows: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> RenderableType:
-    """Speeds and acceptance by method, stage times below, provenance last."""
+def results_table(
+    rows: Sequence[dict[str, Any]], provenance: dict[str, Any], policies: Sequence[dict[str, Any]] = ()
+) -> RenderableType:
+    """Speeds and acceptance by method, policies over the best fixed plan, stage times, provenance last."""
     speeds = Table(*_COLUMNS, box=None, pad_edge=False)
+    speeds.columns[0].no_wrap, speeds.columns[0].overflow = False, "fold"
     for row in rows:
         speeds.add_row(*_speed_cells(row))
     parts: list[RenderableType] = [speeds, Text("")]
+    if policies:
+        parts += [_policy_table(policies), Text("")]
     if any(row["stage_ms"] for row in rows):
         parts += [_stage_table(rows), Text("")]
     return Group(*parts, Text("\n".join(_facts(rows, provenance))))
@@ -58,6 +63,13 @@ def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
         if row["stage_ms"]:
             times = [f"{row['stage_ms'].get(stage, 0.0):.2f}" for stage in stages]
             table.add_row(row["method"], *times, f"{100 * row['overhead']:.1f}%")
+    return table
+
+
+def _policy_table(policies: Sequence[dict[str, Any]]) -> Table:
+    table = Table("policy", "over the best fixed plan", "ratio", "95% interval", box=None, pad_edge=False)
+    for row in policies:
+        table.add_row(row["method"], row["over"], f"{row['ratio']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}")
     return table
 
 

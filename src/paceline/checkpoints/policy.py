@@ -21,6 +21,9 @@ from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 
 ARCHITECTURE = "PacelineBlockPolicy"
 TEMPLATE = "chat_template_sha256"
+SPREAD, TYPICAL = "spread", "typical"
+"""Of a policy that predicts what is accepted, by block size: how far prompts lie from the prediction, and what is
+predicted on average."""
 PAIR = ("target_digest", "drafter_digest")
 
 
@@ -75,6 +78,11 @@ def check_replaceable(path: Path) -> None:
         return
     if not path.is_dir() or read_config(path).get("architectures") != [ARCHITECTURE]:
         raise CheckpointError(f"{path} exists and is no policy; choose another place.")
+
+
+def belongs_to(about: Mapping[str, Any], pair: Mapping[str, str]) -> bool:
+    """Whether a policy was trained for this target and drafter."""
+    return all(about[name] == pair[name] for name in PAIR)
 
 
 def check_pair(about: Mapping[str, Any], pair: Mapping[str, str], path: Path) -> None:

@@ -20,7 +20,7 @@ from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
     from paceline.bench.methods import Method
-    from paceline.loading import Model
+    from paceline.text_model import Model
 
 MethodName = Literal[
     "plain", "hf", "prompt_lookup", "dflash", "ddtree", "ddtree_unshared", "mixture", "dflash_reject", "dflash_block"
@@ -54,7 +54,8 @@ class Arguments(GrammarOptions):
     block_size: Count = None
     """Rows of a drafter's block, anchor included; the drafter's own where not given."""
     policies: tuple[str, ...] = ()
-    """Run ddtree and mixture under these policies too: fixed:SIZE:NODES, blockpilot:FOLDER, cost_aware."""
+    """Run ddtree and mixture under these policies too, such as fixed:SIZE:NODES, blockpilot, cost_aware or joint, and
+    compare them with the best fixed one."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
     threads: Count = None
@@ -83,6 +84,7 @@ def run(args: Arguments) -> None:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     _check_reference(args, settings)
     from paceline.bench.methods import SAMPLED
+    from paceline.bench.policy_comparison import compare_policies
     from paceline.bench.run import WARM_UP_TOKENS, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
@@ -113,9 +115,11 @@ def run(args: Arguments) -> None:
         facts["grammar"] = f"{settings.grammar.kind}: {settings.grammar.source}"
     facts |= {"batch": 1, "repeats": args.repeats, "warm-up": f"{WARM_UP_TOKENS} tokens per method"}
     facts["near-tie"] = f"a gap of at most {MAX_GAP_ULPS} units in the last place of the best logit"
-    console.print(results_table(rows, facts))
+    policies = compare_policies(methods, done)
+    console.print(results_table(rows, facts, policies))
     if args.json is not None:
-        result = {"provenance": facts, "settings": _settings(args), "rows": rows, "per_prompt": per_prompt(done)}
+        result = {"provenance": facts, "settings": _settings(args), "rows": rows, "policies": policies}
+        result["per_prompt"] = per_prompt(done)
         write_json(args.json, result)
 
 
@@ -131,7 +135,8 @@ def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
 
 def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
     from paceline.bench.methods import Drafting, build_methods
-    from paceline.loading import load_hugging_face, pair_digests
+    from paceline.loading import load_hugging_face
+    from paceline.sources import pair_digests
 
     options = ModelOptions(
         target=args.target, drafter="none", dtype=args.dtype, device=args.device, threads=args.threads

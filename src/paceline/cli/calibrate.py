@@ -38,8 +38,8 @@ def run(args: Arguments) -> None:
     model = load_model(args.model, console)
     if model.drafter is None:
         raise InputError("drafter is 'none', but there is nothing to weigh without one; name a drafter.")
-    from paceline.calibrate import costs_path, default_max_budget, keep_costs, measure_costs
-    from paceline.loading import pair_digests
+    from paceline.calibrate import costs_path, default_max_budget, keep_costs, measure_costs, unsteady
+    from paceline.sources import pair_digests
 
     budget = args.model.tree_budget or default_max_budget(model.target.info.device)
     pair = pair_digests(args.model.target, args.model.drafter)
@@ -49,6 +49,8 @@ def run(args: Arguments) -> None:
     keep_costs(path, costs, model.target, model.drafter, budget, pair)
     _print(console, costs)
     console.print(f"kept in {path}", soft_wrap=True)
+    if not costs.is_steady:
+        console.print(f"{unsteady(costs)}; measure again when it does not.", soft_wrap=True)
     if args.json is not None:
         write_json(args.json, costs.as_json())
 

@@ -17,7 +17,7 @@ from paceline.errors import InputError, PromptTooLongError
 from paceline.types import GenerationSettings, Piece, TokenLogprob
 
 if TYPE_CHECKING:
-    from paceline.loading import Model
+    from paceline.text_model import Model
 
 QUIT, NEW = "/quit", "/new"
 HELP = f"{QUIT} or Ctrl-D leaves, {NEW} starts over, Ctrl-C interrupts an answer."

@@ -18,7 +18,7 @@ from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
     from paceline.bench.run import Measurement
-    from paceline.loading import Model
+    from paceline.text_model import Model
 
 #: Our own prompts that are shown: an explanation, a calculation, code, an edit.
 SHOWN = ("moon", "orchard", "palindrome", "edit")

@@ -16,7 +16,7 @@ from paceline.errors import InputError
 from paceline.types import Completion, complete
 
 if TYPE_CHECKING:
-    from paceline.loading import Model
+    from paceline.text_model import Model
 
 STDIN = "-"
 

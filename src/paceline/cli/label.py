@@ -60,7 +60,7 @@ def run(args: Arguments) -> None:
     _check(args)
     prompts = read_prompts(args.prompts, args.limit)
     from paceline.label.run import label_prompts
-    from paceline.loading import pair_digests
+    from paceline.sources import pair_digests
 
     settings = asdict(config) | pair_digests(args.model.target, args.model.drafter)
     settings |= settings.pop("load")

@@ -15,7 +15,7 @@ from paceline.errors import InputError
 from paceline.types import GenerationSettings, Grammar
 
 if TYPE_CHECKING:
-    from paceline.loading import Model
+    from paceline.text_model import Model
 
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 Count = Annotated[int | None, tyro.conf.arg(metavar="INT")]
@@ -42,9 +42,9 @@ class ModelOptions:
     block_size: Count = None
     """Rows of the drafter's block, anchor included; the drafter's own where not given."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
-    """What decides how much to draft: `fixed:SIZE`, `fixed:SIZE:NODES`, `blockpilot:FOLDER` with a policy that
-    `paceline train policy` made, or `cost_aware` (it measures this machine once, for up to a minute); --block-size, or
-    the drafter's own, where not given."""
+    """What decides how much to draft: `fixed:SIZE`, `fixed:SIZE:NODES`, `blockpilot`, `cost_aware` or `joint` (the last
+    two measure this machine once, for up to a minute); `blockpilot:FOLDER` and `joint:FOLDER` use what `paceline train
+    policy` made; --block-size, or the drafter's own, where not given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None

@@ -12,8 +12,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from paceline.errors import InputError
-from paceline.result_files import write_json
+from paceline.cli.reliability import Reliability, reliability
+from paceline.result_files import check_folder, write_json
 
 if TYPE_CHECKING:
     from paceline.bench.acceptance_tables import AcceptanceTable
@@ -52,15 +52,18 @@ class Arguments:
 
     what: Annotated[
         Annotated[Report, tyro.conf.subcommand("report", description=Report.__doc__)]
+        | Annotated[Reliability, tyro.conf.subcommand("reliability", description=Reliability.__doc__)]
         | Annotated[Show, tyro.conf.subcommand("show", description=Show.__doc__)],
         tyro.conf.arg(name=""),
     ]
 
 
 def run(args: Arguments) -> None:
-    """Do one of the two."""
+    """Do one of the three."""
     if isinstance(args.what, Report):
         report(args.what)
+    elif isinstance(args.what, Reliability):
+        reliability(args.what)
     else:
         show(args.what)
 
@@ -82,8 +85,7 @@ def report(args: Report) -> None:
     console = Console(highlight=False)
     if args.out is not None:
         check_matplotlib()
-        if args.out.exists() and not args.out.is_dir():
-            raise InputError(f"--out {str(args.out)!r} is a file; name a folder.")
+        check_folder(args.out)
     tables = read_tables(args.data, args.block_sizes, _choice(args))
     training = joined(read_tables(args.training, tables[0].block_sizes)) if args.training is not None else None
     if args.out is not None:

@@ -20,8 +20,8 @@ from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
     from paceline.drafters.base import Drafter
-    from paceline.loading import Model
     from paceline.proof.subject import Subject
+    from paceline.text_model import Model
 
 
 #: Tokens of the context that the proof's own trees take.

@@ -1,4 +1,5 @@
-"""The predictor of BlockPilot (arXiv 2606.31315): from what the prefill left to the block size that suits a prompt.
+"""Predictors that read what the prefill left: which block size suits a prompt best (BlockPilot, arXiv 2606.31315), or
+how many drafted tokens a round will keep with each.
 
 Letters: b prompts, v vocabulary, f width of the features, n inputs, k classes (block sizes).
 """
@@ -13,12 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.errors import InputError
-from paceline.types import MAX_NODES, PolicyInputs
+from paceline.types import MAX_NODES, PolicyInputs, PolicyOutputs
 
 
 @dataclass(frozen=True)
 class PolicyHeadConfig:
     """The network. The defaults are the paper's: two hidden layers of 2,048 on the whole vector of raw logits.
+
+    Its outputs are scores of the block sizes (`best_size`), or for each size the logarithm of the drafted tokens that
+    a round keeps (`accepted`).
 
     Raises:
         InputError: a value outside its range.
@@ -30,10 +34,13 @@ class PolicyHeadConfig:
     width: int = 2048
     num_layers: int = 2
     dropout: float = 0.2
+    predicts: PolicyOutputs = "best_size"
 
     def __post_init__(self) -> None:
         if self.inputs not in ("logits", "softmax", "top_k", "features"):
             raise InputError(f"inputs is {self.inputs!r}, but must be logits, softmax, top_k or features.")
+        if self.predicts not in ("best_size", "accepted"):
+            raise InputError(f"predicts is {self.predicts!r}, but must be best_size or accepted.")
         for name, most in (("num_inputs", 2**22), ("width", 2**16), ("num_layers", 64)):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value <= most:
@@ -57,7 +64,7 @@ class PolicyHead(nn.Module):
         self.last = nn.Linear(config.width, len(config.block_sizes))
 
     def forward(self, inputs: Float[Tensor, "b n"]) -> Float[Tensor, "b k"]:
-        """A score for each block size."""
+        """An output for each block size."""
         h = self._drop(F.relu(self.first(inputs)))
         for layer in self.hidden:
             h = h + self._drop(F.relu(layer(h)))
@@ -87,12 +94,17 @@ class PolicyHead(nn.Module):
         return inputs
 
     @torch.inference_mode()
-    def choose(self, logits: Float[Tensor, " v"], features: Float[Tensor, " f"] | None) -> int:
-        """The block size for one prompt."""
+    def predict(self, logits: Float[Tensor, " v"], features: Float[Tensor, " f"] | None) -> list[float]:
+        """The outputs for one prompt."""
         weight = self.first.weight
         inputs = self.prepare(logits[None], None if features is None else features[None])
-        scores = self(inputs.to(weight.device, weight.dtype))
-        return self.config.block_sizes[int(scores[0].argmax())]
+        found: list[float] = self(inputs.to(weight.device, weight.dtype))[0].tolist()
+        return found
+
+    def choose(self, logits: Float[Tensor, " v"], features: Float[Tensor, " f"] | None) -> int:
+        """The block size for one prompt: the one of the largest output."""
+        found = self.predict(logits, features)
+        return self.config.block_sizes[found.index(max(found))]
 
     def _drop(self, h: Float[Tensor, "b w"]) -> Float[Tensor, "b w"]:
         return F.dropout(h, self.config.dropout, self.training)

@@ -6,7 +6,7 @@ T_draft + T_verify(b (1 + n)) + T_other seconds; n is where tokens over seconds 
 BASTION, arXiv 2605.29727). A pass pads its trees to the largest, so that its trees share one n.
 
 Where rounds without a draft give more tokens per second, drafting stops, and is tried again now and then: after
-2, 4, 8 ... rounds, at most PROBE_EVERY.
+2, 4, 8 ... rounds, at most PROBE_EVERY. A request that is expected to be such from the start begins with 16.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import numpy as np
 from jaxtyping import Float64
 
 from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
-from paceline.policies.calibration import Calibration
+from paceline.policies.calibration import Calibration, Steps
 from paceline.policies.costs import Costs, LiveCosts
 from paceline.types import GenerationSettings
 
 PROBE_EVERY = 64
-_FIRST_PAUSE = 2
-_MEMORY = 0.85
-_PRIOR_ROUNDS = 2.0
+_FIRST_PAUSE, _UNLIKELY_PAUSE = 2, 16
+_MEMORY, _LONG_MEMORY = 0.85, 0.98
+_PRIOR_TOKENS, _PRIOR_ROUNDS = 1.5, 2.0
+_ENOUGH_ROUNDS = 8.0
+"""Before so many rounds, a request begins with a draft whatever the others have shown."""
 _HYSTERESIS = 1.02
 """A change between drafting and not must promise this much."""
 
@@ -41,6 +43,7 @@ class Pace:
     rounds: float = 0.0
     pause: int = 0
     next_pause: int = _FIRST_PAUSE
+    memory: float = _MEMORY
 
     def expected(self, prior: float) -> float:
         """Tokens of a round with a draft."""
@@ -48,8 +51,8 @@ class Pace:
 
     def saw(self, tokens: int) -> None:
         """A round with a draft."""
-        self.tokens = _MEMORY * self.tokens + tokens
-        self.rounds = _MEMORY * self.rounds + 1.0
+        self.tokens = self.memory * self.tokens + tokens
+        self.rounds = self.memory * self.rounds + 1.0
 
 
 class CostAwarePolicy(Policy):
@@ -64,12 +67,16 @@ class CostAwarePolicy(Policy):
     def __init__(self, costs: Costs, block_size: int, max_budget: int, calibrate: bool = True):
         self.costs = LiveCosts(costs)
         self.block_size, self.max_budget = block_size, max_budget
-        self.calibration = Calibration() if calibrate else None
-        self.typical = Pace()
+        self.calibrate, self.calibration = calibrate, Calibration()
+        self.typical = Pace(memory=_LONG_MEMORY)
         """Of all requests: what to expect of one that has shown nothing."""
+        self._typical_round_s = 0.0
 
     def begin(self, prompt: PromptView) -> Pace:
-        return Pace()
+        pace = Pace()
+        if self.typical.rounds >= _ENOUGH_ROUNDS:
+            self._expect(pace, self.typical.expected(_PRIOR_TOKENS) / self._typical_round_s)
+        return pace
 
     def choose(self, sequence: SequenceView) -> Plan:
         pace: Pace = sequence.state
@@ -79,16 +86,24 @@ class CostAwarePolicy(Policy):
         return Plan(self._block_size(sequence.settings), self.max_tree_budget(sequence.settings))
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
-        if not any(draft.tree.num_nodes for draft in drafts):
+        widest = max(draft.tree.num_nodes for draft in drafts)
+        if not widest:
             return [0] * len(drafts)
-        gains = self._gains(drafts)
+        gains = np.zeros(widest)
+        for draft in drafts:
+            gains[: draft.tree.num_nodes] += self._chances(draft)
         tokens = len(drafts) + np.concatenate([[0.0], np.cumsum(gains)])
         context = max(draft.num_tokens for draft in drafts)
         drafted = max(draft.plan.block_size for draft in drafts if draft.plan.tree_budget)
-        fixed = self.costs.draft_s(drafted) + self.costs.other
-        seconds = [fixed + self.costs.verify_s(len(drafts) * (1 + n), context) for n in range(len(tokens))]
-        best = int((tokens / np.array(seconds)).argmax())
-        return [min(best, draft.tree.num_nodes) for draft in drafts]
+        rows = len(drafts) * np.arange(1.0, len(tokens) + 1.0)
+        seconds = self.costs.draft_s(drafted) + self.costs.verify_s(rows, context) + self.costs.other
+        best = int((tokens / seconds).argmax())
+        count = next((n for n in (best, best // 2, min(2 * best, widest)) if not self._knows(len(drafts), n)), best)
+        return [min(count, draft.tree.num_nodes) for draft in drafts]
+
+    def _knows(self, batch: int, nodes: int) -> bool:
+        """Whether it is known what trees of so many nodes cost; where not, trying them once will tell."""
+        return self.costs.knows(batch * (1 + nodes))
 
     def learn(self, outcome: RoundView) -> None:
         drafted = [draft.plan.block_size for draft in outcome.drafts if draft.plan.tree_budget]
@@ -103,41 +118,39 @@ class CostAwarePolicy(Policy):
                 self._learn_one(draft, path, len(outcome.drafts))
 
     def _learn_one(self, draft: DraftView, path: Sequence[int], batch: int) -> None:
-        """Whether this sequence should go on drafting."""
+        """What a sequence's draft shows, and whether it should go on drafting."""
         pace: Pace = draft.sequence.state
-        if self.calibration is not None and draft.tree.num_nodes:
-            tree = draft.tree
-            self.calibration.learn(tree.log_probs.tolist(), tree.parents.tolist(), tree.depths().tolist(), path)
+        if self.calibrate:
+            self.calibration.learn(Steps.of(draft.tree), path)
         pace.saw(1 + len(path))
         self.typical.saw(1 + len(path))
-        rate, plain = self._rates(pace, draft, batch)
-        if plain > rate * _HYSTERESIS:
+        self._typical_round_s = self._round_s(draft, batch)
+        tokens = pace.expected(self.typical.expected(_PRIOR_TOKENS))
+        self._settle(pace, tokens / self._typical_round_s, batch, draft.num_tokens)
+
+    def _round_s(self, draft: DraftView, batch: int) -> float:
+        """Seconds of a round that drafts as this one did."""
+        verify = self.costs.verify_s(batch * (1 + draft.tree.num_nodes), draft.num_tokens)
+        return self.costs.draft_s(draft.plan.block_size) + verify + self.costs.other
+
+    def _expect(self, pace: Pace, rate: float) -> None:
+        """Begin without a draft where so many tokens/s are less than plain rounds give."""
+        if self._plain_rate(1, 0) > rate * _HYSTERESIS:
+            pace.pause, pace.next_pause = _UNLIKELY_PAUSE, 2 * _UNLIKELY_PAUSE
+
+    def _plain_rate(self, batch: int, context: int) -> float:
+        return 1.0 / (self.costs.verify_s(batch, context) + self.costs.other)
+
+    def _settle(self, pace: Pace, rate: float, batch: int, context: int) -> None:
+        """Stop drafting for a while where rounds without it give more tokens/s than `rate`."""
+        if self._plain_rate(batch, context) > rate * _HYSTERESIS:
             pace.pause, pace.next_pause = pace.next_pause, min(2 * pace.next_pause, PROBE_EVERY)
         else:
             pace.next_pause = _FIRST_PAUSE
 
-    def _rates(self, pace: Pace, draft: DraftView, batch: int) -> tuple[float, float]:
-        """Tokens/s of this sequence with a draft, as its last rounds went, and without."""
-        context, other = draft.num_tokens, self.costs.other
-        drafting = self.costs.draft_s(draft.plan.block_size)
-        verify = self.costs.verify_s(batch * (1 + draft.tree.num_nodes), context)
-        prior = self.typical.expected(1.5)
-        with_draft = pace.expected(prior) / (drafting + verify + other)
-        return with_draft, 1.0 / (self.costs.verify_s(batch, context) + other)
-
-    def _gains(self, drafts: Sequence[DraftView]) -> Float64[np.ndarray, " n"]:
-        """Expected tokens of the n-th node of every tree together."""
-        widest = max(draft.tree.num_nodes for draft in drafts)
-        gains = np.zeros(widest)
-        for draft in drafts:
-            tree = draft.tree
-            chances = tree.log_probs.cpu().double().exp().numpy()
-            if self.calibration is not None:
-                chances = self.calibration.path_probabilities(
-                    tree.log_probs.tolist(), tree.parents.tolist(), tree.depths().tolist()
-                )
-            gains[: len(chances)] += chances
-        return gains
+    def _chances(self, draft: DraftView) -> Float64[np.ndarray, " n"]:
+        """The chance of each node to be accepted."""
+        return self.calibration.corrected(Steps.of(draft.tree)).along_paths()
 
     def _block_size(self, settings: GenerationSettings) -> int:
         return settings.block_size or self.block_size
@@ -146,7 +159,7 @@ class CostAwarePolicy(Policy):
         return settings.tree_budget or self.max_budget
 
     def describe(self) -> dict[str, int | float | str]:
-        calibrated = "calibrated" if self.calibration is not None else "as the drafter says"
+        calibrated = "calibrated" if self.calibrate else "as the drafter says"
         return {
             "policy": "cost_aware",
             "block_size": self.block_size,

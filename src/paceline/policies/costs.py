@@ -11,14 +11,23 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float64
 
 from paceline.errors import CheckpointError
 
-_MEMORY = 0.9
-_LARGEST_STEP = 2.0
-"""How far one round may move a scale: a hiccup of the machine is no change of it."""
+Sizes = TypeVar("Sizes", float, np.ndarray)
+"""One size, or many at once."""
+MOST_UNSTEADY = 1.6
+_STEP, _FIRST_STEP = 0.1, 0.5
+_SEEN_ENOUGH = 2.0
+_FORGET = 0.998
+_MOST_SURPRISE, _EARLY = 0.5, 4.0
+_INSTANT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -37,22 +46,23 @@ class Curve:
             raise CheckpointError("a cost curve has sizes and seconds that do not fit together; calibrate again.")
         object.__setattr__(self, "seconds", tuple(accumulate(self.seconds, max)))
 
-    def at(self, size: float) -> float:
+    def at(self, size: Sizes) -> Sizes:
         """Seconds at any size; below the first measured one, those of the first."""
-        return interpolated(self.sizes, self.seconds, size)
+        beyond = np.maximum(0.0, size - self.sizes[-1])
+        return np.interp(size, *self._points) + self._slope * beyond
 
+    @cached_property
+    def _points(self) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
+        return np.array(self.sizes, np.float64), np.array(self.seconds)
 
-def interpolated(sizes: Sequence[int], seconds: Sequence[float], size: float) -> float:
-    """The curve through the points; see `Curve`."""
-    if size <= sizes[0] or len(sizes) == 1:
-        return seconds[0]
-    if size > sizes[-1]:
-        middle = min(max(0, bisect_right(sizes, sizes[-1] / 2) - 1), len(sizes) - 2)
-        slope = (seconds[-1] - seconds[middle]) / (sizes[-1] - sizes[middle])
-        return seconds[-1] + max(0.0, slope) * (size - sizes[-1])
-    right = max(1, bisect_left(sizes, size))
-    share = (size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
-    return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+    @cached_property
+    def _slope(self) -> float:
+        """Seconds of one more than the last."""
+        last = self.sizes[-1]
+        middle = max(0, bisect_right(self.sizes, last / 2) - 1)
+        if self.sizes[middle] == last:
+            return 0.0
+        return (self.seconds[-1] - self.seconds[middle]) / (last - self.sizes[middle])
 
 
 @dataclass(frozen=True)
@@ -60,19 +70,33 @@ class Costs:
     """Curves of one machine, target, drafter and dtype.
 
     `verify` holds a curve over rows of a pass (root included) for each measured context length, `draft` one over block
-    sizes; `other` are the seconds of a round outside both models.
+    sizes; `other` are the seconds of a round outside both models. `unsteadiness` is how many times as long the same
+    pass took at one time than at another, as a median over sizes: near 1 where the machine did nothing else.
     """
 
     contexts: tuple[int, ...]
     verify: tuple[Curve, ...]
     draft: Curve
     other: float
+    unsteadiness: float = 1.0
 
-    def verify_s(self, rows: int, context: int) -> float:
-        """Seconds of a pass over `rows` nodes after `context` tokens."""
-        return interpolated(self.contexts, [curve.at(rows) for curve in self.verify], context)
+    @property
+    def is_steady(self) -> bool:
+        """Whether the curves are likely to be those of the machine, and not of what else it did."""
+        return self.unsteadiness <= MOST_UNSTEADY
 
-    def draft_s(self, block_size: int) -> float:
+    def verify_s(self, rows: Sizes, context: int) -> Sizes:
+        """Seconds of a pass over so many rows after `context` tokens."""
+        right = min(max(1, bisect_left(self.contexts, context)), len(self.contexts) - 1)
+        left = max(0, right - 1)
+        if left == right:
+            return self.verify[0].at(rows)
+        # beyond the longest measured context, as steep as between the last two
+        share = max(0.0, (context - self.contexts[left]) / (self.contexts[right] - self.contexts[left]))
+        start = self.verify[left].at(rows)
+        return start + share * np.maximum(0.0, self.verify[right].at(rows) - start)
+
+    def draft_s(self, block_size: Sizes) -> Sizes:
         """Seconds of a draft."""
         return self.draft.at(block_size)
 
@@ -83,6 +107,7 @@ class Costs:
             "verify": [{"rows": list(c.sizes), "seconds": list(c.seconds)} for c in self.verify],
             "draft": {"block_sizes": list(self.draft.sizes), "seconds": list(self.draft.seconds)},
             "other": self.other,
+            "unsteadiness": self.unsteadiness,
         }
 
     @classmethod
@@ -96,11 +121,11 @@ class Costs:
             verify = tuple(_curve(c["rows"], c["seconds"]) for c in found["verify"])
             draft = _curve(found["draft"]["block_sizes"], found["draft"]["seconds"])
             contexts = tuple(int(c) for c in found["contexts"])
-            other = float(found["other"])
+            other, unsteadiness = float(found["other"]), float(found["unsteadiness"])
             ascending = list(contexts) == sorted(set(contexts)) and len(contexts) == len(verify) > 0
             if not ascending or not math.isfinite(other) or other < 0:
                 raise CheckpointError("costs have contexts and curves that do not fit together; calibrate again.")
-            return cls(contexts, verify, draft, other)
+            return cls(contexts, verify, draft, other, unsteadiness)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"costs cannot be read ({error!r}); calibrate again.") from error
 
@@ -108,31 +133,64 @@ class Costs:
 class LiveCosts:
     """Costs that follow the machine: each model's times are scaled by what its last rounds took over what was measured.
 
-    A busy machine slows both models alike, or one of them more; either changes which tree pays.
+    A busy machine slows both models alike, or one of them more; either changes which tree pays. The passes have a
+    factor for all sizes and one for each measured size, so that a curve of another shape than the measured one, as a
+    machine gives that was busy then, is found too: where the sizes around those that are used are tried now and then.
     """
 
     def __init__(self, costs: Costs):
         self.costs = costs
-        self.draft_scale = self.verify_scale = 1.0
         self.other = costs.other
+        self._draft, self._verify = 0.0, 0.0
+        self._sizes = np.array(costs.verify[0].sizes, np.float64)
+        self._by_size = np.zeros(len(self._sizes))
+        self._seen = np.zeros(len(self._sizes))
+        self._rounds = 0
 
-    def verify_s(self, rows: int, context: int) -> float:
-        return self.verify_scale * self.costs.verify_s(rows, context)
+    def knows(self, rows: int) -> bool:
+        """Whether passes of about this size were seen of late."""
+        return bool(np.interp(rows, self._sizes, self._seen) >= _SEEN_ENOUGH)
 
-    def draft_s(self, block_size: int) -> float:
-        return self.draft_scale * self.costs.draft_s(block_size)
+    def verify_s(self, rows: Sizes, context: int) -> Sizes:
+        scale = np.exp(self._verify + np.interp(rows, self._sizes, self._by_size))
+        return scale * self.costs.verify_s(rows, context)
+
+    def draft_s(self, block_size: Sizes) -> Sizes:
+        return math.exp(self._draft) * self.costs.draft_s(block_size)
 
     def learn(self, block_size: int, rows: int, context: int, draft: float, verify: float, other: float) -> None:
         """Seconds that one round took; without a draft, `draft` is 0 and says nothing."""
         if draft > 0.0:
-            self.draft_scale = _followed(self.draft_scale, draft / max(1e-9, self.costs.draft_s(block_size)))
-        self.verify_scale = _followed(self.verify_scale, verify / max(1e-9, self.costs.verify_s(rows, context)))
-        self.other = _followed(self.other, other)
+            self._draft += _STEP * _bounded(_log_ratio(draft, self.draft_s(block_size)))
+        self._rounds += 1
+        surprise = _log_ratio(verify, self.verify_s(rows, context))
+        # the first rounds say most of what this machine is like now
+        trust, most = max(_STEP, 1.0 / self._rounds), _MOST_SURPRISE + _EARLY / self._rounds
+        moved = trust * _bounded(surprise, most)
+        self._verify += moved
+        self._learn_size(rows, _bounded(surprise - moved))
+        self.other *= math.exp(_STEP * _bounded(_log_ratio(other, self.other)))
+
+    def _learn_size(self, rows: int, surprise: float) -> None:
+        """What a pass says of the measured sizes around its own, each by its share."""
+        right = min(max(1, int(self._sizes.searchsorted(rows))), len(self._sizes) - 1)
+        left = max(0, right - 1)
+        share = 1.0 if left == right else (rows - self._sizes[left]) / (self._sizes[right] - self._sizes[left])
+        self._by_size *= _FORGET
+        self._seen *= _FORGET
+        for size, nearness in ((left, 1.0 - share), (right, share)):
+            nearness = min(max(nearness, 0.0), 1.0)
+            self._by_size[size] += surprise * nearness * max(_STEP, _FIRST_STEP / (1.0 + self._seen[size]))
+            self._seen[size] += nearness
 
 
-def _followed(before: float, now: float) -> float:
-    bounded = min(max(now, before / _LARGEST_STEP), before * _LARGEST_STEP)
-    return _MEMORY * before + (1.0 - _MEMORY) * bounded
+def _log_ratio(seen: float, expected: float) -> float:
+    return math.log(max(seen, _INSTANT) / max(expected, _INSTANT))
+
+
+def _bounded(surprise: float, most: float = _MOST_SURPRISE) -> float:
+    """A hiccup of the machine is no change of it."""
+    return min(max(surprise, -most), most)
 
 
 def _curve(sizes: Sequence[Any], seconds: Sequence[Any]) -> Curve:

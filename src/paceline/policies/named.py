@@ -1,30 +1,39 @@
-"""Policies by name, as flags and arguments give them: `fixed:16`, `fixed:16:64`, `blockpilot:FOLDER`, `cost_aware`."""
+"""Policies by name, as flags and arguments give them, such as `fixed:16` or `joint:FOLDER`."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from paceline.checkpoints.files import expanded
-from paceline.checkpoints.policy import check_pair, load_policy
-from paceline.errors import InputError
+from paceline.checkpoints.policy import SPREAD, TYPICAL, belongs_to, check_pair, load_policy
+from paceline.errors import CheckpointError, InputError
+from paceline.models.policy_head import PolicyHead
 from paceline.policies.base import Policy
 from paceline.policies.blockpilot import BlockPilotPolicy
 from paceline.policies.cost_aware import CostAwarePolicy
 from paceline.policies.costs import Costs
 from paceline.policies.fixed import FixedPolicy
-from paceline.types import GenerationSettings
+from paceline.policies.joint import JointPolicy, Predictor
+from paceline.types import GenerationSettings, PolicyOutputs
 
-FORMS = "fixed:SIZE, fixed:SIZE:NODES, blockpilot:FOLDER or cost_aware"
-COST_AWARE = "cost_aware"
+FORMS = (
+    "fixed:SIZE, fixed:SIZE:NODES, blockpilot, blockpilot:FOLDER, cost_aware, cost_aware:uncalibrated, joint or "
+    "joint:FOLDER"
+)
+BLOCKPILOT, COST_AWARE, UNCALIBRATED, JOINT = "blockpilot", "cost_aware", "uncalibrated", "joint"
 
 
 @dataclass(frozen=True)
 class Circumstances:
     """What policies are made for: the drafter's own block size and node budget, the budget that the user asked for
     (None: no other), the largest one where it changes by round, and, asked for by those policies alone that need them,
-    the digests of target and drafter and the costs of this machine."""
+    the digests of target and drafter and the costs of this machine. `shipped` are the networks that come with the
+    package, by what they predict; they serve one pair."""
 
     block_size: int
     own_budget: int
@@ -32,6 +41,7 @@ class Circumstances:
     max_budget: int
     pair: Callable[[], Mapping[str, str]]
     costs: Callable[[], Costs]
+    shipped: Mapping[PolicyOutputs, Path] = field(default_factory=dict)
 
     def budget(self, largest_block: int) -> int:
         """Nodes of a round: what was asked for, else the drafter's own, with room for a whole chain."""
@@ -51,11 +61,51 @@ def named_policy(spec: str, given: Circumstances) -> Policy:
         budget = nodes[0] if nodes else given.budget(size)
         GenerationSettings(block_size=size, tree_budget=budget)  # refuses what no request may ask for
         return FixedPolicy(size, budget)
-    if kind == "blockpilot" and argument:
-        path = expanded(argument)
-        head, about = load_policy(path)
-        check_pair(about, given.pair(), path)
+    if kind == BLOCKPILOT and not spec.endswith(":"):
+        folder = _folder(argument, "best_size", given)
+        if folder is None:
+            raise InputError(f"policy {spec!r} names no folder, but none comes with this drafter; train one, name it.")
+        head, _ = _trained(folder, "best_size", given)
         return BlockPilotPolicy(head, given.budget(head.config.block_sizes[-1]))
-    if spec == COST_AWARE:
-        return CostAwarePolicy(given.costs(), given.block_size, given.max_budget)
+    if kind == COST_AWARE and argument in ("", UNCALIBRATED) and not spec.endswith(":"):
+        return CostAwarePolicy(given.costs(), given.block_size, given.max_budget, argument != UNCALIBRATED)
+    if kind == JOINT and not spec.endswith(":"):
+        folder = _folder(argument, "accepted", given)
+        predictor = _predictor(folder, given) if folder is not None else None
+        return JointPolicy(given.costs(), given.block_size, given.max_budget, predictor)
     raise InputError(f"policy is {spec!r}, but must be {FORMS}.")
+
+
+def _folder(argument: str, predicts: PolicyOutputs, given: Circumstances) -> Path | None:
+    """Where a network lies: the folder that was named, else the one that comes with the package for this very pair."""
+    if argument:
+        return expanded(argument)
+    path = given.shipped.get(predicts)
+    return path if path is not None and belongs_to(load_policy(path)[1], given.pair()) else None
+
+
+def _predictor(path: Path, given: Circumstances) -> Predictor:
+    head, about = _trained(path, "accepted", given)
+    typical, spread = (_column(about, name, len(head.config.block_sizes), path) for name in (TYPICAL, SPREAD))
+    if min(spread) <= 0.0:
+        raise CheckpointError(f"{path} has a {SPREAD} of {min(spread)}, but it must be above 0; train it again.")
+    return Predictor(head, typical, spread)
+
+
+def _column(about: Mapping[str, Any], name: str, count: int, path: Path) -> tuple[float, ...]:
+    """One number for each block size."""
+    found = about.get(name)
+    numbers = [value for value in found if isinstance(value, float)] if isinstance(found, list) else []
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
+        raise CheckpointError(f"{path} has no {name} for each of its {count} block sizes; train it again.")
+    return tuple(numbers)
+
+
+def _trained(path: Path, predicts: PolicyOutputs, given: Circumstances) -> tuple[PolicyHead, dict[str, Any]]:
+    """A network for this pair that predicts what is wanted."""
+    head, about = load_policy(path)
+    if head.config.predicts != predicts:
+        use = JOINT if predicts == "best_size" else BLOCKPILOT
+        raise InputError(f"{path} predicts {head.config.predicts}, but {predicts} is wanted here; use {use}:{path}.")
+    check_pair(about, given.pair(), path)
+    return head, about

@@ -17,9 +17,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from paceline.decode import Parts
 from paceline.engine import Request
 from paceline.errors import InputError
-from paceline.loading import Model, load_target, load_tokenizer, set_threads, template_digest
+from paceline.loading import load_target, set_threads
 from paceline.prompts import check_length, read_prompts
 from paceline.records import RECORDING, as_plain, check_settings, exclusive, read_json, write_text
+from paceline.sources import load_tokenizer, template_digest
+from paceline.text_model import Model
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
 from paceline.train.recorder import Recorder

@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
-from paceline.checkpoints.policy import PAIR, TEMPLATE, check_replaceable, save_policy
+from paceline.checkpoints.policy import PAIR, SPREAD, TEMPLATE, TYPICAL, check_replaceable, save_policy
 from paceline.errors import InputError, TrainingDivergedError
 from paceline.labels import Label, held_out_share, read_labels, recorded_pair
 from paceline.loading import device_named, set_threads
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
-from paceline.train.objectives.policy import Examples, acceptance_lengths, examples, rates_at_median_cost
+from paceline.train.objectives.policy import (
+    Examples,
+    acceptance_lengths,
+    counting_noise,
+    examples,
+    loss,
+    rates_at_median_cost,
+)
 from paceline.train.policy_config import PolicyTrainConfig
 
+_LEAST_SPREAD = 0.1
 _MAY_DIFFER = frozenset({"threads", "device", "target", "drafter"})
 
 
@@ -61,12 +68,14 @@ def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = la
         return examples(head, part, torch.stack([by_prompt[id(label)] for label in part]))
 
     best, epochs = _fit(config, head, of(training), of(validation), report)
+    summary = _summary(head, of(training), of(validation), validation) if config.predict == "accepted" else {}
     about = {name: making[name] for name in (*PAIR, TEMPLATE)} | {
         "prompts": {"training": len(training), "validation": len(validation)},
         "recipe": {name: value for name, value in vars(config).items() if name not in ("labels", "out", "threads")},
         "labelled": {k: v for k, v in making.items() if k not in (*PAIR, TEMPLATE)},
         "epochs": epochs,
         "best_epoch": vars(best),
+        **summary,
     }
     save_policy(head, config.out, about)
     return config.out
@@ -104,8 +113,24 @@ def _shape(config: PolicyTrainConfig, labels: Sequence[Label]) -> PolicyHeadConf
         raise InputError("the labels hold no features, because their drafter has none; choose other inputs.")
     sizes = tuple(first.block_sizes.tolist())
     return PolicyHeadConfig(
-        widths[config.inputs], sizes, config.inputs, config.width, config.num_layers, config.dropout
+        widths[config.inputs], sizes, config.inputs, config.width, config.num_layers, config.dropout, config.predict
     )
+
+
+@torch.inference_mode()
+def _summary(
+    head: PolicyHead, training: Examples, validation: Examples, labels: Sequence[Label]
+) -> dict[str, list[float]]:
+    """What is predicted on average, and how far the truth lies from the prediction, for each size.
+
+    The latter is a standard deviation: the error on the validation prompts (whose labels are given), less what counting
+    few rounds explains of it.
+    """
+    device = head.first.weight.device
+    error = (head(validation.inputs.to(device)).cpu() - validation.accepted).square().mean(0)
+    floor = torch.full_like(error, _LEAST_SPREAD**2)
+    spread = (error - counting_noise(labels)).maximum(floor).sqrt()
+    return {TYPICAL: head(training.inputs.to(device)).mean(0).cpu().tolist(), SPREAD: spread.tolist()}
 
 
 def _values(config: PolicyTrainConfig, labels: Sequence[Label]) -> torch.Tensor:
@@ -121,6 +146,8 @@ def _fit(
     report: Callable[[Epoch], None],
 ) -> tuple[Epoch, int]:
     """Leave `head` as it was in its best epoch; that epoch, and how many there were."""
+    if config.predict == "accepted":  # begin at the average prompt, so that only what sets prompts apart is learned
+        head.last.bias.data.copy_(training.accepted.mean(0))
     optimizer = torch.optim.Adam(head.parameters(), lr=config.learning_rate)
     best: Epoch | None = None
     kept: dict[str, torch.Tensor] = {}
@@ -150,24 +177,25 @@ def _epoch(
     device = head.first.weight.device
     total = 0.0
     for rows in torch.randperm(len(training)).split(batch):
-        loss = F.cross_entropy(head(training.inputs[rows].to(device)), training.best[rows].to(device))
-        if not bool(loss.isfinite()):
+        error = loss(head, head(training.inputs[rows].to(device)), training, rows)
+        if not bool(error.isfinite()):
             raise TrainingDivergedError(
-                f"the loss is {float(loss.detach())} in epoch {number}; train with a lower learning rate."
+                f"the loss is {float(error.detach())} in epoch {number}; train with a lower learning rate."
             )
         optimizer.zero_grad()
-        loss.backward()
+        error.backward()
         optimizer.step()
-        total += float(loss.detach()) * len(rows)
+        total += float(error.detach()) * len(rows)
     head.eval()
     with torch.inference_mode():
-        scores = head(validation.inputs.to(device)).cpu()
-    chosen = scores.argmax(-1)
+        outputs = head(validation.inputs.to(device)).cpu()
+        validation_loss = float(loss(head, outputs, validation, torch.arange(len(validation))))
+    chosen = outputs.argmax(-1)
     gained = validation.values.gather(1, chosen[:, None])[:, 0] / validation.values.amax(-1)
     return Epoch(
         number,
         total / len(training),
-        float(F.cross_entropy(scores, validation.best)),
+        validation_loss,
         float((chosen == validation.best).double().mean()),
         float(gained.mean()),
     )

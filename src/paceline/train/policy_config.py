@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.errors import InputError
-from paceline.types import PolicyInputs
+from paceline.types import PolicyInputs, PolicyOutputs
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class PolicyTrainConfig:
     """Folders of `paceline label`, all of one target, drafter and set of block sizes."""
     out: Path
     """Folder for the policy."""
+    predict: PolicyOutputs = "best_size"
+    """Predict which block size is best, for policy `blockpilot`, or how many drafted tokens a round keeps with each,
+    for policy `joint`."""
     label_by: Literal["acceptance_length", "tokens_per_s"] = "acceptance_length"
     """The best block size is the one of the longest acceptance length, or of the most tokens/s at the median time
     that a round of each size took."""
@@ -55,6 +58,8 @@ class PolicyTrainConfig:
         for name in ("top_k", "width", "num_layers", "epochs", "batch", "patience"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.predict == "accepted" and self.label_by != "acceptance_length":
+            raise InputError(f"label_by is {self.label_by!r}, but only a best size is labelled by it; leave it out.")
         if not -(2**63) <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}, but must be a 64-bit integer.")
         if not 0.0 < self.learning_rate < 1.0:

@@ -19,9 +19,10 @@ from accelerate import Accelerator
 
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import InputError, TrainingDivergedError
-from paceline.loading import load_tokenizer, set_threads, target_folder, template_digest
+from paceline.loading import set_threads
 from paceline.models.dflash import DFlashNetwork
 from paceline.records import RECORDING, exclusive, read_json
+from paceline.sources import load_tokenizer, target_folder, template_digest
 from paceline.train.config import LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display

@@ -1,0 +1,50 @@
+"""Policies against the best fixed plan on the same prompts, and against the oracle that knew the best one of each.
+
+Both are chosen afterwards, from the measurements that they are then compared on, so that the machine's noise is on
+their side: a policy that comes near the best fixed plan is not flattered, and the oracle is out of reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.bench.methods import Method
+from paceline.bench.run import Measurement
+from paceline.metrics import paired_speedup, tokens_per_s
+
+ORACLE = "oracle"
+
+
+def compare_policies(methods: Sequence[Method], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """For every method that ran under two or more fixed plans: each of its policies over the best of those.
+
+    A row has `method`, `over` (the best fixed plan: the one of the most tokens/s over all prompts), and `ratio`, `low`
+    and `high`: the median over prompts, paired, with a bootstrap interval.
+    """
+    rows = []
+    for base, group in _groups(methods).items():
+        times = {m.name: [x.seconds_per_token for x in measurements if x.method == m.name] for m in group}
+        fixed = [m.name for m in group if m.settings.get("policy") == "fixed"]
+        if len(fixed) < 2 or not times[fixed[0]]:
+            continue
+        best = max(fixed, key=lambda name: _rate(name, measurements))
+        times[f"{base}+{ORACLE}"] = [min(one) for one in zip(*(times[name] for name in fixed), strict=True)]
+        for name, own in times.items():
+            ratio, low, high = paired_speedup(times[best], own)
+            rows.append({"method": name, "over": best, "ratio": ratio, "low": low, "high": high})
+    return rows
+
+
+def _groups(methods: Sequence[Method]) -> Mapping[str, list[Method]]:
+    """Methods with a policy, by the name before it."""
+    groups: dict[str, list[Method]] = {}
+    for method in methods:
+        if "policy" in method.settings:
+            groups.setdefault(method.name.split("+")[0], []).append(method)
+    return groups
+
+
+def _rate(name: str, measurements: Sequence[Measurement]) -> float:
+    own = [x for x in measurements if x.method == name]
+    return tokens_per_s(sum(len(x.answer.tokens) for x in own), sum(x.seconds for x in own))
