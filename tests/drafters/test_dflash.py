@@ -80,6 +80,14 @@ def test_what_waits_moves_is_cleared_and_is_saved_with_its_row(target):
     assert not state.unread
 
 
+def test_a_block_of_the_anchor_alone_runs_no_network_and_reads_no_features(target):
+    drafter = new_drafter(target)
+    state = drafter.new_state(1, 64, torch.device("cpu"))
+    drafter.observe(state, 0, features_of(target, drafter, [1, 2, 3]), [3])
+    (tree,) = drafter.draft(state, [DraftRequest([1, 2, 3, 4], 1, 8, 9)], StageClock())
+    assert tree.num_nodes == 0 and state.unread[0]
+
+
 def test_rows_of_a_batch_with_different_lengths_and_sizes_draft_as_they_would_alone(target):
     drafter = new_drafter(target)
     texts = [[3, 1, 4, 1, 5, 9, 2], [7, 7], [8, 2, 8, 1]]

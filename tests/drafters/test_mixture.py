@@ -10,6 +10,7 @@ from paceline.engine import Engine
 from paceline.metrics import StageClock
 from paceline.plain import plain_decode
 from paceline.policies.fixed import FixedPolicy
+from paceline.tree import DraftTree
 from paceline.types import GenerationSettings
 from tiny_models import RandomTreeDrafter, tiny_target
 
@@ -26,6 +27,18 @@ def test_copies_go_deeper_than_the_networks_block():
     tree.validate()
     assert tree.num_nodes == 12
     assert tree.depths().max() > 2
+
+
+def test_a_block_of_the_anchor_alone_is_copied_only():
+    class Network(RandomTreeDrafter):
+        def draft(self, state, requests, clock):
+            assert all(request.block_size == 1 for request in requests)
+            return [DraftTree.empty() for _ in requests]
+
+    drafter = MixtureDrafter(Network(40), PromptLookupDrafter())
+    state = drafter.new_state(1, 64, torch.device("cpu"))
+    (tree,) = drafter.draft(state, [DraftRequest([5, 6, 7, 8, 5, 6], 1, 4, 9)], StageClock())
+    assert tree.tokens.tolist() == [7, 8, 5, 6]
 
 
 def test_no_nodes_are_drafted_where_none_are_wanted():

@@ -11,9 +11,9 @@ from paceline.engine import Engine
 from paceline.errors import CheckpointError
 from paceline.metrics import StageClock
 from paceline.plain import plain_decode
-from paceline.policies.base import DraftView, Plan, RoundView, SequenceView
+from paceline.policies.base import DraftView, Plan, PromptView, RoundView, SequenceView
 from paceline.policies.calibration import Calibration, Steps
-from paceline.policies.cost_aware import PROBE_EVERY, CostAwarePolicy, Pace
+from paceline.policies.cost_aware import IDLE, PROBE_EVERY, CostAwarePolicy, Pace
 from paceline.policies.costs import Costs, Curve, LiveCosts
 from paceline.tree import DraftTree
 from paceline.types import GenerationSettings, Statistics
@@ -71,16 +71,19 @@ def outcome(draft, path, draft_s=0.005, verify_s=0.05):
     return RoundView([draft], [path], draft_s, verify_s, 0.001)
 
 
-def rounds(aware, pace, accepted, count=40):
-    """Play rounds whose drafts are accepted `accepted` deep; how many of them drafted."""
+def rounds(aware, pace, accepted, count=40, copied=0):
+    """Play rounds whose drafts are accepted `accepted` deep, and `copied` deep while the network rests; how many
+    rounds it drafted in."""
     drafted = 0
     for _ in range(count):
-        plan = aware.choose(SequenceView(GenerationSettings(), Statistics(), pace))
-        tree = chain(0.5, 0.25) if plan.tree_budget else DraftTree.empty()
-        draft = DraftView(SequenceView(GenerationSettings(), Statistics(), pace), 64, plan, tree)
-        took = 0.005 if plan.tree_budget else 0.0
-        aware.learn(outcome(draft, list(range(1, accepted + 1)) if plan.tree_budget else [], took))
-        drafted += plan.tree_budget > 0
+        sequence = SequenceView(GenerationSettings(), Statistics(), pace)
+        plan = aware.choose(sequence)
+        is_drafted = plan.block_size > IDLE
+        tree = chain(0.5, 0.25) if is_drafted else chain(*[0.9] * copied)
+        draft = DraftView(sequence, 64, plan, tree)
+        kept = accepted if is_drafted else copied
+        aware.learn(outcome(draft, list(range(1, kept + 1)), 0.005 if is_drafted else 0.0))
+        drafted += is_drafted
     return drafted
 
 
@@ -99,6 +102,33 @@ def test_a_sequence_that_becomes_easy_drafts_again():
     aware, pace = policy(), Pace()
     rounds(aware, pace, accepted=0, count=100)
     assert rounds(aware, pace, accepted=2, count=200) > 100
+
+
+def test_what_needs_no_network_is_preferred_where_it_brings_as_much():
+    assert rounds(policy(), Pace(), accepted=1, count=200) == 200
+    aware, pace = policy(), Pace()
+    rounds(aware, pace, accepted=0, copied=3, count=20)  # the network rests, and copies turn out well
+    assert rounds(aware, pace, accepted=1, copied=3, count=200) < 30
+
+
+def test_while_the_network_rests_nodes_are_believed_as_they_are():
+    aware = policy()
+    aware.calibration = Calibration(expected=[100.0, 100.0], hits=[0.0, 0.0])
+    tree = chain(0.9, 0.81)
+    resting = DraftView(SequenceView(GenerationSettings(), Statistics(), Pace()), 64, Plan(IDLE, 16), tree)
+    dear = Costs((64,), (Curve((1, 2, 3), (0.05, 0.08, 0.11)),), COSTS.draft, COSTS.other)
+    aware.costs = LiveCosts(dear)
+    for rows in (1, 2, 3) * 3:
+        aware.costs.learn(0, rows, 64, 0.0, dear.verify_s(rows, 64), 0.001)
+    assert aware.limit([resting]) == [2] and aware.limit([view(tree)]) == [0]
+
+
+def test_requests_that_follow_hard_ones_begin_with_the_network_at_rest():
+    aware = policy()
+    for _ in range(8):
+        rounds(aware, aware.begin(PromptView(GenerationSettings(), torch.zeros(4), None)), accepted=0)
+    pace = aware.begin(PromptView(GenerationSettings(), torch.zeros(4), None))
+    assert rounds(aware, pace, accepted=0, count=40) == 1
 
 
 def test_a_requests_own_sizes_bound_it():

@@ -16,6 +16,7 @@ from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 from paceline.plain import plain_decode
 from paceline.policies.base import DraftView, Plan, PromptView, RoundView, SequenceView
 from paceline.policies.blockpilot import BlockPilotPolicy
+from paceline.policies.cost_aware import IDLE
 from paceline.policies.costs import Costs, Curve
 from paceline.policies.joint import JointPolicy, Predictor
 from paceline.policies.named import Circumstances, named_policy
@@ -56,18 +57,18 @@ def planned(joint, pace, **settings):
 
 
 def play(joint, pace, kept, rounds=60):
-    """Rounds whose drafts are kept `kept[size]` deep; the block sizes that were planned, 0 for a round without one."""
+    """Rounds whose drafts are kept `kept[size]` deep; the block sizes that were planned."""
     planned = []
     for _ in range(rounds):
         view = SequenceView(GenerationSettings(), Statistics(), pace)
         plan = joint.choose(view)
-        count = plan.block_size - 1 if plan.tree_budget else 0
+        count = plan.block_size - 1
         tree = DraftTree(torch.arange(count), torch.arange(count), torch.arange(1.0, count + 1) * math.log(0.7))
         draft = DraftView(view, 64, plan, tree)
         path = list(range(1, min(count, kept[plan.block_size]) + 1)) if count else []
         seconds = COSTS.draft_s(plan.block_size) if count else 0.0
         joint.learn(RoundView([draft], [path], seconds, COSTS.verify_s(1 + count, 64), 1e-6))
-        planned.append(plan.block_size if count else 0)
+        planned.append(plan.block_size)
     return planned
 
 
@@ -85,7 +86,7 @@ def test_a_prompt_that_is_foreseen_to_be_hard_begins_without_a_draft():
     dear = Costs(COSTS.contexts, COSTS.verify, Curve((2, 8), (0.01, 0.01)), 0.0)
     joint = JointPolicy(dear, 8, 32, predictor(-3.0, -3.0, -3.0, spread=0.1))
     pace = joint.begin(prompt())
-    assert [planned(joint, pace).tree_budget for _ in range(17)] == [0] * 16 + [32]
+    assert [planned(joint, pace).block_size > IDLE for _ in range(17)] == [False] * 16 + [True]
 
 
 def test_all_requests_begin_alike_without_a_predictor_and_the_rounds_tell_them_apart():
@@ -107,7 +108,7 @@ def test_the_size_that_brings_most_for_its_time_is_found():
 def test_drafts_that_bring_nothing_stop():
     joint = policy()
     sizes = play(joint, joint.begin(prompt()), dict.fromkeys((2, 4, 8, 16), 0), 200)
-    assert 3 < sum(size > 0 for size in sizes) < 40
+    assert 3 < sum(size > IDLE for size in sizes) < 40
 
 
 def test_a_posterior_moves_the_budget():

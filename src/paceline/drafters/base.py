@@ -58,8 +58,9 @@ class NoState:
 class DraftRequest:
     """What is asked of a drafter for one row: the committed tokens (the last is the anchor) and how much.
 
-    `max_depth` bounds the useful depth (tokens still wanted); a `tree_budget` of 0 asks for no nodes. `temperature`
-    and `seed` are the request's: at a temperature above 0 they tell the noise that the target will use.
+    A block of one, the anchor alone, asks for nothing of a network. `max_depth` bounds the useful depth (tokens still
+    wanted); a `tree_budget` of 0 asks for no nodes. `temperature` and `seed` are the request's: at a temperature above
+    0 they tell the noise that the target will use.
     """
 
     tokens: Sequence[int]

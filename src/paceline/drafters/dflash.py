@@ -125,7 +125,7 @@ class DFlashDrafter(Drafter):
     @torch.inference_mode()
     def draft(self, state: DFlashState, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
         cache = state.cache
-        if any(request.wants_nodes for request in requests):
+        if any(_wants_network(request) for request in requests):
             state.catch_up(0, len(requests))
         trees: list[DraftTree] = [DraftTree.empty(cache.device) for _ in requests]
         for block_size, rows in _rows_by_block_size(requests).items():
@@ -206,9 +206,13 @@ def _move(of_rows: dict[int, Any], source: int, destination: int) -> None:
         of_rows[destination] = of_rows.pop(source)
 
 
+def _wants_network(request: DraftRequest) -> bool:
+    return request.wants_nodes and request.block_size > 1
+
+
 def _rows_by_block_size(requests: Sequence[DraftRequest]) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
     for row, request in enumerate(requests):
-        if request.wants_nodes:
+        if _wants_network(request):
             groups.setdefault(request.block_size, []).append(row)
     return groups

@@ -38,7 +38,10 @@ class SequenceView:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to draft in one round: the drafter's block size (anchor included) and the number of nodes."""
+    """How much to draft in one round: the drafter's block size (anchor included) and the number of nodes.
+
+    A block of one, the anchor alone, asks for what costs no pass of a draft network, such as prompt lookup.
+    """
 
     block_size: int
     tree_budget: int

@@ -5,8 +5,10 @@ is accepted, a round over b trees of n nodes brings b + sum of their q(u) tokens
 T_draft + T_verify(b (1 + n)) + T_other seconds; n is where tokens over seconds are highest (CaDDTree, arXiv 2606.01813;
 BASTION, arXiv 2605.29727). A pass pads its trees to the largest, so that its trees share one n.
 
-Where rounds without a draft give more tokens per second, drafting stops, and is tried again now and then: after
-2, 4, 8 ... rounds, at most PROBE_EVERY. A request that is expected to be such from the start begins with 16.
+Where rounds without a pass of the draft network give more tokens per second, it rests, and is tried again now and
+then: after 2, 4, 8 ... rounds, at most PROBE_EVERY (after 16 at first, where the other requests say so). Meanwhile the
+drafter proposes what it can without the network, such as prompt lookup's copies in a mixture, and as many of those
+nodes are verified as pay; else rounds are plain ones.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from paceline.policies.calibration import Calibration, Steps
 from paceline.policies.costs import Costs, LiveCosts
 from paceline.types import GenerationSettings
 
+IDLE = 1
+"""The block size at which a draft network rests."""
 PROBE_EVERY = 64
 _FIRST_PAUSE, _UNLIKELY_PAUSE = 2, 16
 _MEMORY, _LONG_MEMORY = 0.85, 0.98
@@ -36,7 +40,8 @@ _HYSTERESIS = 1.02
 class Pace:
     """What one sequence's rounds have shown.
 
-    `tokens` and `rounds` are fading sums over the rounds with a draft; `pause` counts the rounds left without one.
+    `tokens` and `rounds` are fading sums over the rounds in which the network drafted, `idle_tokens` and `idle_s` over
+    the others; `pause` counts the rounds left without it.
     """
 
     tokens: float = 0.0
@@ -44,10 +49,21 @@ class Pace:
     pause: int = 0
     next_pause: int = _FIRST_PAUSE
     memory: float = _MEMORY
+    idle_tokens: float = 0.0
+    idle_s: float = 0.0
 
     def expected(self, prior: float) -> float:
         """Tokens of a round with a draft."""
         return (self.tokens + _PRIOR_ROUNDS * prior) / (self.rounds + _PRIOR_ROUNDS)
+
+    def idle_rate(self, plain_s: float) -> float:
+        """Tokens/s while the network rests; of a plain round, which takes so long, before anything was seen."""
+        return (self.idle_tokens + _PRIOR_ROUNDS) / (self.idle_s + _PRIOR_ROUNDS * plain_s)
+
+    def saw_idle(self, tokens: int, seconds: float) -> None:
+        """A round without the network."""
+        self.idle_tokens = self.memory * self.idle_tokens + tokens
+        self.idle_s = self.memory * self.idle_s + seconds
 
     def saw(self, tokens: int) -> None:
         """A round with a draft."""
@@ -82,7 +98,7 @@ class CostAwarePolicy(Policy):
         pace: Pace = sequence.state
         if pace.pause > 0:
             pace.pause -= 1
-            return Plan(self._block_size(sequence.settings), 0)
+            return Plan(IDLE, self.max_tree_budget(sequence.settings))
         return Plan(self._block_size(sequence.settings), self.max_tree_budget(sequence.settings))
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
@@ -94,9 +110,8 @@ class CostAwarePolicy(Policy):
             gains[: draft.tree.num_nodes] += self._chances(draft)
         tokens = len(drafts) + np.concatenate([[0.0], np.cumsum(gains)])
         context = max(draft.num_tokens for draft in drafts)
-        drafted = max(draft.plan.block_size for draft in drafts if draft.plan.tree_budget)
         rows = len(drafts) * np.arange(1.0, len(tokens) + 1.0)
-        seconds = self.costs.draft_s(drafted) + self.costs.verify_s(rows, context) + self.costs.other
+        seconds = self._draft_s(_largest_block(drafts)) + self.costs.verify_s(rows, context) + self.costs.other
         best = int((tokens / seconds).argmax())
         count = next((n for n in (best, best // 2, min(2 * best, widest)) if not self._knows(len(drafts), n)), best)
         return [min(count, draft.tree.num_nodes) for draft in drafts]
@@ -106,16 +121,19 @@ class CostAwarePolicy(Policy):
         return self.costs.knows(batch * (1 + nodes))
 
     def learn(self, outcome: RoundView) -> None:
-        drafted = [draft.plan.block_size for draft in outcome.drafts if draft.plan.tree_budget]
-        rows = len(outcome.drafts) * (1 + max((draft.tree.num_nodes for draft in outcome.drafts), default=0))
-        context = max((draft.num_tokens for draft in outcome.drafts), default=0)
-        self.costs.learn(
-            max(drafted, default=0), rows, context, outcome.draft_s if drafted else 0.0, outcome.verify_s,
-            outcome.other_s,
-        )  # fmt: skip
-        for draft, path in zip(outcome.drafts, outcome.paths, strict=True):
-            if draft.plan.tree_budget and draft.sequence.state is not None:
-                self._learn_one(draft, path, len(outcome.drafts))
+        drafts, batch = outcome.drafts, len(outcome.drafts)
+        rows = batch * (1 + max((draft.tree.num_nodes for draft in drafts), default=0))
+        context = max((draft.num_tokens for draft in drafts), default=0)
+        drafted = _largest_block(drafts)
+        seconds = outcome.draft_s if drafted > IDLE else 0.0
+        self.costs.learn(drafted, rows, context, seconds, outcome.verify_s, outcome.other_s)
+        for draft, path in zip(drafts, outcome.paths, strict=True):
+            if draft.sequence.state is None or not draft.plan.tree_budget:
+                continue
+            if draft.plan.block_size > IDLE:
+                self._learn_one(draft, path, batch)
+            else:
+                draft.sequence.state.saw_idle(1 + len(path), self._round_s(draft, batch))
 
     def _learn_one(self, draft: DraftView, path: Sequence[int], batch: int) -> None:
         """What a sequence's draft shows, and whether it should go on drafting."""
@@ -131,25 +149,30 @@ class CostAwarePolicy(Policy):
     def _round_s(self, draft: DraftView, batch: int) -> float:
         """Seconds of a round that drafts as this one did."""
         verify = self.costs.verify_s(batch * (1 + draft.tree.num_nodes), draft.num_tokens)
-        return self.costs.draft_s(draft.plan.block_size) + verify + self.costs.other
+        return self._draft_s(draft.plan.block_size) + verify + self.costs.other
+
+    def _draft_s(self, block_size: int) -> float:
+        return self.costs.draft_s(block_size) if block_size > IDLE else 0.0
 
     def _expect(self, pace: Pace, rate: float) -> None:
-        """Begin without a draft where so many tokens/s are less than plain rounds give."""
-        if self._plain_rate(1, 0) > rate * _HYSTERESIS:
+        """Begin without the network where so many tokens/s are less than plain rounds give."""
+        if self._idle_rate(pace, 1, 0) > rate * _HYSTERESIS:
             pace.pause, pace.next_pause = _UNLIKELY_PAUSE, 2 * _UNLIKELY_PAUSE
 
-    def _plain_rate(self, batch: int, context: int) -> float:
-        return 1.0 / (self.costs.verify_s(batch, context) + self.costs.other)
+    def _idle_rate(self, pace: Pace, batch: int, context: int) -> float:
+        return pace.idle_rate(self.costs.verify_s(batch, context) + self.costs.other)
 
     def _settle(self, pace: Pace, rate: float, batch: int, context: int) -> None:
-        """Stop drafting for a while where rounds without it give more tokens/s than `rate`."""
-        if self._plain_rate(batch, context) > rate * _HYSTERESIS:
+        """Let the network rest for a while where rounds without it give more tokens/s than `rate`."""
+        if self._idle_rate(pace, batch, context) > rate * _HYSTERESIS:
             pace.pause, pace.next_pause = pace.next_pause, min(2 * pace.next_pause, PROBE_EVERY)
         else:
             pace.next_pause = _FIRST_PAUSE
 
     def _chances(self, draft: DraftView) -> Float64[np.ndarray, " n"]:
         """The chance of each node to be accepted."""
+        if draft.plan.block_size == IDLE:  # what needs no network knows itself how far it can be trusted
+            return Steps.of(draft.tree).along_paths()
         return self.calibration.corrected(Steps.of(draft.tree)).along_paths()
 
     def _block_size(self, settings: GenerationSettings) -> int:
@@ -166,3 +189,8 @@ class CostAwarePolicy(Policy):
             "max_tree_budget": self.max_budget,
             "chances": calibrated,
         }
+
+
+def _largest_block(drafts: Sequence[DraftView]) -> int:
+    """Of those that drafted; 0 where none did."""
+    return max((draft.plan.block_size for draft in drafts if draft.plan.tree_budget), default=0)

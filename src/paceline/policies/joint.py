@@ -6,7 +6,7 @@ predictor was trained (`paceline train policy --predict accepted`); every round 
     block size   (1 + kept(b)) / (draft(b) + verify + other) is highest; kept(b) is what rounds of this size have kept
                  of their drafts over all requests, times the expected exp(-difficulty)
     nodes        the chances of the nodes, with difficulty in them, against what they cost (`cost_aware.py`)
-    whether      drafting pauses where plain rounds would give more tokens/s, before the first draft if need be
+    whether      the network rests where rounds without it give more tokens/s, from the first round on if need be
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxtyping import Float64
 from paceline.models.policy_head import PolicyHead
 from paceline.policies.base import DraftView, Plan, PromptView, SequenceView
 from paceline.policies.calibration import Steps
-from paceline.policies.cost_aware import CostAwarePolicy, Pace
+from paceline.policies.cost_aware import IDLE, CostAwarePolicy, Pace
 from paceline.policies.costs import Costs
 from paceline.policies.difficulty import Difficulty
 
@@ -97,7 +97,7 @@ class JointPolicy(CostAwarePolicy):
 
     def choose(self, sequence: SequenceView) -> Plan:
         plan = super().choose(sequence)
-        if sequence.settings.block_size is not None or not plan.tree_budget:
+        if sequence.settings.block_size is not None or plan.block_size == IDLE:
             return plan
         pace: JointPace = sequence.state
         rates = self._rates(pace)
@@ -129,6 +129,8 @@ class JointPolicy(CostAwarePolicy):
         self._settle(pace, tokens / self._round_s(draft, batch), batch, draft.num_tokens)
 
     def _chances(self, draft: DraftView) -> Float64[np.ndarray, " n"]:
+        if draft.plan.block_size == IDLE:
+            return super()._chances(draft)
         pace: JointPace = draft.sequence.state
         return pace.difficulty.along_paths(self.calibration.corrected(Steps.of(draft.tree)))
 
