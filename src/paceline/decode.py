@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from paceline.acceptance import Accepted, match
@@ -84,14 +85,14 @@ def admit(parts: Parts, batch: Batch, sequence: ActiveSequence, reuse: Reuse | N
         batch.cache.restore(row, reuse.prefix.target, start)
         if parts.drafter is not None and drafts:
             batch.draft_state.restore(row, reuse.prefix.draft, start)
-    result = parts.target.prefill(batch.cache, row, prompt[start:], parts.feature_layers(drafts))
+    result, hidden = _prefill(parts, batch, row, prompt[start:], drafts)
     batch.sequences.append(sequence)
     if parts.drafter is not None and result.features is not None:
         parts.drafter.observe(batch.draft_state, row, result.features, [len(prompt) - start])
     if parts.observer is not None:
         parts.observer.on_prefill(sequence, result)
     if parts.policy is not None and drafts:
-        _begin(parts.policy, sequence, result)
+        _begin(parts.policy, sequence, result, hidden)
     sequence.ends = sequence.settings.ends(parts.target.info.eos_token_ids)
     empty = [DraftTree.empty()]
     if sequence.constraint is not None:
@@ -154,11 +155,25 @@ def leave(batch: Batch, row: int) -> None:
     batch.sequences.pop()
 
 
-def _begin(policy: Policy, sequence: ActiveSequence, result: Pass) -> None:
+def _prefill(
+    parts: Parts, batch: Batch, row: int, tokens: Sequence[int], drafts: bool
+) -> tuple[Pass, Float[Tensor, " h"] | None]:
+    """Read a prompt; apart from the features, the last layer's output at its end where the policy wants it."""
+    layers = parts.feature_layers(drafts)
+    if not drafts or parts.policy is None or not parts.policy.needs_hidden:
+        return parts.target.prefill(batch.cache, row, tokens, layers), None
+    info = parts.target.info
+    result = parts.target.prefill(batch.cache, row, tokens, (*layers, info.num_layers - 1))
+    assert result.features is not None, "a layer was asked for"
+    features, hidden = result.features.split([info.hidden_size * len(layers), info.hidden_size], -1)
+    return Pass(result.logits, features if layers else None), hidden[0, -1]
+
+
+def _begin(policy: Policy, sequence: ActiveSequence, result: Pass, hidden: Float[Tensor, " h"] | None) -> None:
     """Let the policy see the prompt; the time that it takes is the choosing's."""
     started = perf_counter()
     features = result.features[0, -1] if result.features is not None else None
-    sequence.policy_state = policy.begin(PromptView(sequence.settings, result.logits[0, -1], features))
+    sequence.policy_state = policy.begin(PromptView(sequence.settings, result.logits[0, -1], features, hidden))
     sequence.statistics.stage_ms["choose"] = 1e3 * (perf_counter() - started)
 
 

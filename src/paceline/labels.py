@@ -5,6 +5,7 @@ and what the models were when it was made (dtype, device, node budget). Tensors:
 
     logits          Float32[v]    the target's raw logits after the last prompt token
     features        Float32[f]    the drafter's features of the last prompt token (empty for a drafter without)
+    hidden          Float32[h]    the output of the target's last layer there
     block_sizes     Int64[k]      anchor included, ascending
     rounds          Int64[k]      rounds that the whole answer took with each
     accepted        Int64[k]      drafted tokens that those rounds kept, bonus excluded
@@ -14,7 +15,7 @@ and what the models were when it was made (dtype, device, node budget). Tensors:
     draft_s         Float64[k]    seconds of those that the drafter took, growth of trees included
     verify_s        Float64[k]    seconds of those that the target took
 
-Letters: k block sizes, v vocabulary, f width of the features.
+Letters: k block sizes, v vocabulary, f width of the features, h hidden size.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ABOUT = ("prompt_id", "set_name", "prompt_sha256")
 _PAIR = frozenset({"target_digest", "drafter_digest", "chat_template_sha256"})
 _INTEGERS = ("block_sizes", "rounds", "accepted", "tokens")
 _SECONDS = ("prefill_s", "decode_s", "draft_s", "verify_s")
-_TENSORS = ("logits", "features", *_INTEGERS, *_SECONDS)
+_TENSORS = ("logits", "features", "hidden", *_INTEGERS, *_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Label:
     made_with: dict[str, Any]
     logits: Tensor
     features: Tensor
+    hidden: Tensor
     block_sizes: Tensor
     rounds: Tensor
     accepted: Tensor
@@ -159,7 +161,7 @@ def _check(path: Path, label: Label) -> None:
     fits = len(shape) == 1 and shape[0] > 0 and all(column.shape == shape for column in columns.values())
     fits = fits and all(columns[name].dtype == torch.int64 for name in _INTEGERS)
     fits = fits and all(columns[name].dtype == torch.float64 for name in _SECONDS) and label.prompt_sha256.isalnum()
-    if not fits or label.logits.dim() != 1 or label.features.dim() != 1:
+    if not fits or label.logits.dim() != 1 or label.features.dim() != 1 or label.hidden.dim() != 1:
         raise CheckpointError(f"{path} disagrees with itself in shapes or types; delete it and label again.")
     if not bool((label.block_sizes >= 2).all() and (label.tokens >= 1).all() and (label.rounds >= 0).all()):
         raise CheckpointError(f"{path} holds counts that cannot be; delete it and label again.")

@@ -18,9 +18,9 @@ MAX_NODES = 4096
 _BLOCK = f"at least 2 (the anchor and one drafted token) and at most {MAX_NODES}"
 _TREE = f"at least 1 (to decode without drafting, switch drafting off instead) and at most {MAX_NODES}"
 
-PolicyInputs = Literal["logits", "softmax", "top_k", "features"]
+PolicyInputs = Literal["logits", "softmax", "top_k", "features", "last_hidden"]
 """What a block-size policy reads of a prompt: the target's raw logits after its last token, their softmax, the largest
-of them, or the drafter's features of that token (the target's hidden states at the layers that the drafter taps)."""
+of them, the drafter's features of that token (outputs of the layers that it taps), or the output of the last layer."""
 
 PolicyOutputs = Literal["best_size", "accepted"]
 """What such a policy predicts: which block size is best, or for each the logarithm of the drafted tokens that a round

@@ -37,12 +37,13 @@ def test_the_second_layer_is_residual_and_nothing_is_dropped_in_use():
         ("logits", 4, [[1.0, 3.0, -2.0, 0.5]]),
         ("top_k", 2, [[3.0, 1.0]]),
         ("features", 3, [[7.0, 8.0, 9.0]]),
+        ("last_hidden", 2, [[5.0, 6.0]]),
     ],
 )
 def test_what_is_read_of_a_prompt(inputs, width, expected):
     head = PolicyHead(PolicyHeadConfig(num_inputs=width, block_sizes=SIZES, inputs=inputs, width=4))
     logits, features = torch.tensor([[1.0, 3.0, -2.0, 0.5]]), torch.tensor([[7.0, 8.0, 9.0]])
-    assert head.prepare(logits, features).tolist() == expected
+    assert head.prepare(logits, features, torch.tensor([[5.0, 6.0]])).tolist() == expected
 
 
 def test_softmax_is_read_as_probabilities():
@@ -64,7 +65,7 @@ def test_inputs_of_another_width_or_kind_are_refused():
     with pytest.raises(InputError, match="reads 4 logits, but 5 came"):
         head.prepare(torch.zeros(1, 5), None)
     head = PolicyHead(PolicyHeadConfig(num_inputs=4, block_sizes=SIZES, width=4, inputs="features"))
-    with pytest.raises(InputError, match="the drafter has none"):
+    with pytest.raises(InputError, match="there are none with this drafter"):
         head.prepare(torch.zeros(1, 5), None)
 
 

@@ -82,6 +82,33 @@ def test_the_prediction_sees_the_prompts_logits():
     assert torch.equal(policy.seen.logits, expected) and policy.seen.features is None
 
 
+@pytest.mark.parametrize("layers", [(), (0, 1)], ids=["no features", "features"])
+def test_the_last_layers_output_is_seen_where_it_is_read_and_the_drafter_sees_its_own_alone(layers):
+    class Tapping(RandomTreeDrafter):
+        feature_layers = layers
+
+        def observe(self, state, first_row, features, counts):
+            self.width = features.shape[-1]
+
+    class Spy(BlockPilotPolicy):
+        def begin(self, prompt):
+            self.seen = prompt
+            return super().begin(prompt)
+
+    target = tiny_target("llama")
+    size, last = target.info.hidden_size, target.info.num_layers - 1
+    shape = PolicyHeadConfig(size, (3, 5), inputs="last_hidden", width=4)
+    policy, drafter = Spy(PolicyHead(shape).eval(), 6), Tapping(40)
+    engine = Engine(Parts(target, drafter, policy))
+    settings = GenerationSettings(max_tokens=9)
+    request = engine.submit([1, 2, 3], settings)
+    engine.run()
+    assert request.tokens == plain_decode(target, [1, 2, 3], settings)
+    expected = target.prefill(target.new_cache(1, 3), 0, [1, 2, 3], (last,)).features[0, -1]
+    assert torch.equal(policy.seen.hidden, expected)
+    assert not layers or drafter.width == size * len(layers)
+
+
 def circumstances(**changes):
     given = {
         "block_size": 8,

@@ -49,6 +49,7 @@ def label(index, best, seed=0):
         made_with={"dtype": "torch.float32"},
         logits=logits,
         features=logits[:5].clone(),
+        hidden=logits[:7].clone(),
         block_sizes=SIZES,
         rounds=rounds,
         accepted=accepted,
@@ -73,7 +74,7 @@ def quick(tmp_path, **changes):
     return PolicyTrainConfig((tmp_path / "labels",), tmp_path / "policy", **{**given, **changes})
 
 
-@pytest.mark.parametrize("inputs", ["logits", "softmax", "features"])
+@pytest.mark.parametrize("inputs", ["logits", "softmax", "features", "last_hidden"])
 def test_what_the_logits_say_is_learned_and_holds_on_other_prompts(tmp_path, inputs):
     write_labels(tmp_path / "labels")
     epochs = []
@@ -81,7 +82,7 @@ def test_what_the_logits_say_is_learned_and_holds_on_other_prompts(tmp_path, inp
     assert epochs[-1].validation_accuracy > 0.9
     head, about = load_policy(tmp_path / "policy")
     fresh = [(index % 3, label(index, index % 3, seed=7)) for index in range(60)]
-    right = sum(head.choose(x.logits, x.features) == SIZES[best] for best, x in fresh)
+    right = sum(head.choose(x.logits, x.features, x.hidden) == SIZES[best] for best, x in fresh)
     assert right > 50
     assert about["target_digest"] == "aaaa" and about["recipe"]["inputs"] == inputs
     assert about["prompts"]["training"] + about["prompts"]["validation"] == 120

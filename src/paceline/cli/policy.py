@@ -115,7 +115,7 @@ def _choice(args: Report) -> Callable[[Label], int] | None:
     head, about = load_policy(args.policy)
     if args.data.is_dir():
         check_pair(about, recorded_pair(args.data), args.policy)
-    return lambda label: head.choose(label.logits, label.features if len(label.features) else None)
+    return lambda label: head.choose(label.logits, label.features if len(label.features) else None, label.hidden)
 
 
 def _table(rows: list[Row], judge: str) -> Table:

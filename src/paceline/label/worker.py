@@ -56,7 +56,7 @@ class Labeller:
             for size in self.block_sizes:
                 self._answer(tokens, size, min(WARM_UP_TOKENS, self.config.max_tokens))
             self._is_warm = True
-        logits, features = self._read(tokens)
+        logits, features, hidden = self._read(tokens)
         answers = [self._answer(tokens, size, self.config.max_tokens).statistics for size in self.block_sizes]
 
         def stage(*names: str) -> Tensor:
@@ -69,6 +69,7 @@ class Labeller:
             made_with=self._making(),
             logits=logits,
             features=features,
+            hidden=hidden,
             block_sizes=torch.tensor(self.block_sizes),
             rounds=torch.tensor([a.rounds for a in answers]),
             accepted=torch.tensor([a.accepted for a in answers]),
@@ -93,13 +94,15 @@ class Labeller:
         return request
 
     @torch.inference_mode()
-    def _read(self, tokens: list[int]) -> tuple[Tensor, Tensor]:
-        """What a policy sees of the prompt: the logits and the drafter's features of its last token."""
+    def _read(self, tokens: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """What a policy sees of the last prompt token: logits, the drafter's features, and the last layer's output."""
         target = self.model.target
-        found = target.prefill(target.new_cache(1, len(tokens)), 0, tokens, self.drafter.feature_layers)
-        features = found.features[0, -1] if found.features is not None else torch.zeros(0)
-        # copies: a view would carry the whole prompt's along
-        return found.logits[0, -1].float().cpu().clone(), features.float().cpu().clone()
+        layers = (*self.drafter.feature_layers, target.info.num_layers - 1)
+        found = target.prefill(target.new_cache(1, len(tokens)), 0, tokens, layers)
+        assert found.features is not None, "a layer was asked for"
+        size = target.info.hidden_size
+        features, hidden = found.features[0, -1].split([size * (len(layers) - 1), size])
+        return _copy(found.logits[0, -1]), _copy(features), _copy(hidden)
 
     def _making(self) -> dict[str, Any]:
         """What the models are, as loaded."""
@@ -109,3 +112,8 @@ class Labeller:
 
 def _seconds(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def _copy(values: Tensor) -> Tensor:
+    """A view would carry the whole prompt's along."""
+    return values.float().cpu().clone()

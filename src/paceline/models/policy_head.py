@@ -1,12 +1,13 @@
 """Predictors that read what the prefill left: which block size suits a prompt best (BlockPilot, arXiv 2606.31315), or
 how many drafted tokens a round will keep with each.
 
-Letters: b prompts, v vocabulary, f width of the features, n inputs, k classes (block sizes).
+Letters: b prompts, v vocabulary, f width of the features, h hidden size, n inputs, k classes (block sizes).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -37,10 +38,9 @@ class PolicyHeadConfig:
     predicts: PolicyOutputs = "best_size"
 
     def __post_init__(self) -> None:
-        if self.inputs not in ("logits", "softmax", "top_k", "features"):
-            raise InputError(f"inputs is {self.inputs!r}, but must be logits, softmax, top_k or features.")
-        if self.predicts not in ("best_size", "accepted"):
-            raise InputError(f"predicts is {self.predicts!r}, but must be best_size or accepted.")
+        for name, known in (("inputs", get_args(PolicyInputs)), ("predicts", get_args(PolicyOutputs))):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(known)}.")
         for name, most in (("num_inputs", 2**22), ("width", 2**16), ("num_layers", 64)):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value <= most:
@@ -71,21 +71,27 @@ class PolicyHead(nn.Module):
         scores: Tensor = self.last(h)
         return scores
 
-    def prepare(self, logits: Float[Tensor, "b v"], features: Float[Tensor, "b f"] | None) -> Float[Tensor, "b n"]:
+    def prepare(
+        self,
+        logits: Float[Tensor, "b v"],
+        features: Float[Tensor, "b f"] | None = None,
+        hidden: Float[Tensor, "b h"] | None = None,
+    ) -> Float[Tensor, "b n"]:
         """What the network reads of prompts; the one place that training and serving both use.
 
         Raises:
-            InputError: inputs of another width, or no features where they are wanted.
+            InputError: inputs of another width, or none of the kind that is read.
         """
         kind = self.config.inputs
-        if kind == "features":
-            if features is None:
-                raise InputError("this policy reads the drafter's features, but the drafter has none; train another.")
-            inputs = features.float()
-        elif kind == "top_k":
+        if kind == "top_k":
             inputs = logits.float().topk(min(self.config.num_inputs, logits.shape[-1]), -1).values
+        elif kind == "softmax":
+            inputs = logits.float().softmax(-1)
         else:
-            inputs = logits.float() if kind == "logits" else logits.float().softmax(-1)
+            found = {"logits": logits, "features": features, "last_hidden": hidden}[kind]
+            if found is None:
+                raise InputError(f"this policy reads {kind}, but there are none with this drafter; train another.")
+            inputs = found.float()
         if inputs.shape[-1] != self.config.num_inputs:
             raise InputError(
                 f"this policy reads {self.config.num_inputs} {kind}, but {inputs.shape[-1]} came; "
@@ -94,16 +100,27 @@ class PolicyHead(nn.Module):
         return inputs
 
     @torch.inference_mode()
-    def predict(self, logits: Float[Tensor, " v"], features: Float[Tensor, " f"] | None) -> list[float]:
+    def predict(
+        self,
+        logits: Float[Tensor, " v"],
+        features: Float[Tensor, " f"] | None = None,
+        hidden: Float[Tensor, " h"] | None = None,
+    ) -> list[float]:
         """The outputs for one prompt."""
         weight = self.first.weight
-        inputs = self.prepare(logits[None], None if features is None else features[None])
+        rows = (None if x is None else x[None] for x in (features, hidden))
+        inputs = self.prepare(logits[None], *rows)
         found: list[float] = self(inputs.to(weight.device, weight.dtype))[0].tolist()
         return found
 
-    def choose(self, logits: Float[Tensor, " v"], features: Float[Tensor, " f"] | None) -> int:
+    def choose(
+        self,
+        logits: Float[Tensor, " v"],
+        features: Float[Tensor, " f"] | None = None,
+        hidden: Float[Tensor, " h"] | None = None,
+    ) -> int:
         """The block size for one prompt: the one of the largest output."""
-        found = self.predict(logits, features)
+        found = self.predict(logits, features, hidden)
         return self.config.block_sizes[found.index(max(found))]
 
     def _drop(self, h: Float[Tensor, "b w"]) -> Float[Tensor, "b w"]:

@@ -1,6 +1,6 @@
 """What the loop asks of a policy.
 
-Letters: v vocabulary, f width of the features.
+Letters: v vocabulary, f width of the features, h hidden size.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from paceline.types import GenerationSettings, Statistics
 
 @dataclass(frozen=True)
 class PromptView:
-    """What a policy may know of a prompt that was just read: the target's raw logits after its last token, and the
-    features of that token where the drafter has any."""
+    """What a policy may know of a prompt that was just read: the target's raw logits after its last token, the features
+    of that token where the drafter has any, and the last layer's output there where the policy asked for it."""
 
     settings: GenerationSettings
     logits: Float[Tensor, " v"]
     features: Float[Tensor, " f"] | None
+    hidden: Float[Tensor, " h"] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ class Policy(ABC):
 
     A policy that follows the machine or the drafter learns from every round; what it knows of one sequence is the
     state that `begin` returns and the loop holds. `needs_times` says that it learns from the stages' seconds, which
-    then have to be those of the device.
+    then have to be those of the device; `needs_hidden` that `begin` reads the last layer's output.
     """
 
     needs_times: bool = False
+    needs_hidden: bool = False
 
     def begin(self, prompt: PromptView) -> Any:
         """What to remember of a sequence, once its prompt is read; the loop holds it."""

@@ -15,12 +15,13 @@ class BlockPilotPolicy(Policy):
 
     def __init__(self, head: PolicyHead, tree_budget: int):
         self.head = head
+        self.needs_hidden = head.config.inputs == "last_hidden"
         self.tree_budget = tree_budget
 
     def begin(self, prompt: PromptView) -> int:
         if prompt.settings.block_size is not None:
             return prompt.settings.block_size
-        return self.head.choose(prompt.logits, prompt.features)
+        return self.head.choose(prompt.logits, prompt.features, prompt.hidden)
 
     def choose(self, sequence: SequenceView) -> Plan:
         return Plan(int(sequence.state), self.max_tree_budget(sequence.settings))

@@ -42,7 +42,7 @@ class Predictor:
 
     def __call__(self, prompt: PromptView) -> tuple[Difficulty, dict[int, float]]:
         """The difficulty of a prompt, and the logarithm of what each size brings beyond that."""
-        found = np.array(self.head.predict(prompt.logits, prompt.features)) - self.typical
+        found = np.array(self.head.predict(prompt.logits, prompt.features, prompt.hidden)) - self.typical
         ease = float(found.mean())
         sizes = self.head.config.block_sizes
         return Difficulty(-ease, float(np.mean(self.spread))), dict(zip(sizes, (found - ease).tolist(), strict=True))
@@ -83,6 +83,7 @@ class JointPolicy(CostAwarePolicy):
     def __init__(self, costs: Costs, block_size: int, max_budget: int, predictor: Predictor | None = None):
         super().__init__(costs, block_size, max_budget)
         self.predictor = predictor
+        self.needs_hidden = predictor is not None and predictor.head.config.inputs == "last_hidden"
         sizes = predictor.head.config.block_sizes if predictor is not None else costs.draft.sizes
         self.skills = {size: Skill() for size in sorted({*sizes, block_size})}
         self.overall = Skill()

@@ -108,6 +108,7 @@ def _shape(config: PolicyTrainConfig, labels: Sequence[Label]) -> PolicyHeadConf
         "softmax": len(first.logits),
         "top_k": min(config.top_k, len(first.logits)),
         "features": len(first.features),
+        "last_hidden": len(first.hidden),
     }
     if not widths[config.inputs]:
         raise InputError("the labels hold no features, because their drafter has none; choose other inputs.")

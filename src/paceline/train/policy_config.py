@@ -25,8 +25,8 @@ class PolicyTrainConfig:
     """The best block size is the one of the longest acceptance length, or of the most tokens/s at the median time
     that a round of each size took."""
     inputs: PolicyInputs = "logits"
-    """What is read of a prompt: raw logits after its last token, their softmax, the largest ones, or the drafter's
-    features of that token."""
+    """What is read of a prompt: raw logits after its last token, their softmax, the largest ones, the drafter's
+    features of that token, or the output of the target's last layer there."""
     top_k: int = 64
     """How many logits top_k reads."""
     width: int = 2048

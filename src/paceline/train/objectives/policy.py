@@ -36,7 +36,8 @@ def examples(head: PolicyHead, labels: Sequence[Label], values: Float[Tensor, "n
     """Examples of these labels; of equally good sizes the smallest is the best."""
     logits = torch.stack([label.logits for label in labels])
     features = torch.stack([label.features for label in labels])
-    inputs = head.prepare(logits, features if features.shape[1] else None)
+    hidden = torch.stack([label.hidden for label in labels])
+    inputs = head.prepare(logits, features if features.shape[1] else None, hidden)
     return Examples(inputs, values.argmax(-1), values, log_accepted(labels))
 
 
