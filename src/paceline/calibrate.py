@@ -8,12 +8,14 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
+import transformers
 
 from paceline.decode import Parts
 from paceline.device_clock import device_clock, device_wait
@@ -35,6 +37,8 @@ _ROWS = (1, 2, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256, 38
 """Where kernels change their blocking, and twice the widest tree: batches are wider than it."""
 _CONTEXTS = (64, 1024)
 _REPEATS = 5
+_PATIENCE_S = 15.0
+"""For one curve, of which there are three at most."""
 _ANSWER = 16
 MAX_BUDGET_CPU, MAX_BUDGET = 32, 256
 """Most nodes that are worth measuring where the user names no budget."""
@@ -92,20 +96,27 @@ def measure_costs(
     rows = tuple(r for r in _ROWS if r <= widest)
     longest = max(1, target.info.max_context - (_REPEATS + 1) * len(rows) - rows[-1])
     contexts = tuple(c for c in _CONTEXTS if c <= longest) or (longest,)
-    passes = []
+    passes: list[list[list[float]]] = []
     for context in contexts:
+        started = perf_counter()
         report(f"passes after {context} tokens")
         passes.append(_verify_seconds(target, rows, context))
-    verify = tuple(Curve(rows, tuple(map(median, seconds))) for seconds in passes)
+        if perf_counter() - started > _PATIENCE_S:  # a slow machine: longer contexts are taken to cost the same
+            break
+    contexts = contexts[: len(passes)]
+    verify = tuple(_curve(rows, seconds) for seconds in passes)
     unsteadiness = median(max(repeats) / min(repeats) for seconds in passes for repeats in seconds)
     report("drafts")
     own = drafter.default_block_size
     sizes = tuple(sorted({2, max(2, own // 2), own, own + 2, 2 * own}))
     drafts = _draft_seconds(target, drafter, sizes, max_budget, contexts[0])
     report("the rest of a round")
-    return Costs(
-        contexts, verify, Curve(sizes, tuple(map(median, drafts))), _other_seconds(target, drafter), unsteadiness
-    )
+    return Costs(contexts, verify, _curve(sizes, drafts), _other_seconds(target, drafter), unsteadiness)
+
+
+def _curve(sizes: Sequence[int], seconds: Sequence[Sequence[float]]) -> Curve:
+    """Medians, of the sizes that there was time for."""
+    return Curve(tuple(sizes[: len(seconds)]), tuple(map(median, seconds)))
 
 
 def _verify_seconds(target: Target, rows: Sequence[int], context: int) -> list[list[float]]:
@@ -157,9 +168,24 @@ def _other_seconds(target: Target, drafter: Drafter) -> float:
 
 
 def _repeated(sizes: Sequence[int], once: Callable[[int], float]) -> list[list[float]]:
-    """Seconds of each size, several times; the sizes take turns, and the first turn is not counted."""
-    turns = [[once(size) for size in sizes] for _ in range(_REPEATS + 1)]
-    return [list(repeats) for repeats in zip(*turns[1:], strict=True)]
+    """Seconds of each size, several times; the sizes take turns, and the first turn is not counted.
+
+    Where that would take longer than `_PATIENCE_S`, there are fewer turns, and in the end fewer sizes: of those that
+    there was time for, the smallest.
+    """
+    deadline = perf_counter() + _PATIENCE_S
+    turns: list[list[float]] = []
+    turn: list[float] = []
+    for _ in range(_REPEATS + 1):
+        turn = []
+        for size in sizes:
+            if perf_counter() > deadline and (turns or len(turn) >= 2):
+                break
+            turn.append(once(size))
+        if len(turn) < len(sizes):
+            break
+        turns.append(turn)
+    return [list(repeats) for repeats in zip(*(turns[1:] or turns or [turn]), strict=True)]
 
 
 def _timed(target: Target, work: Callable[[], Any]) -> float:
@@ -193,5 +219,7 @@ def _circumstances(target: Target, drafter: Drafter, max_budget: int, pair: Mapp
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "paceline": version("paceline"),
         "max_budget": max_budget,
     }

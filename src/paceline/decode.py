@@ -170,11 +170,11 @@ def _prefill(
 
 
 def _begin(policy: Policy, sequence: ActiveSequence, result: Pass, hidden: Float[Tensor, " h"] | None) -> None:
-    """Let the policy see the prompt; the time that it takes is the choosing's."""
+    """Let the policy see the prompt."""
     started = perf_counter()
     features = result.features[0, -1] if result.features is not None else None
     sequence.policy_state = policy.begin(PromptView(sequence.settings, result.logits[0, -1], features, hidden))
-    sequence.statistics.stage_ms["choose"] = 1e3 * (perf_counter() - started)
+    sequence.statistics.predict_ms = 1e3 * (perf_counter() - started)
 
 
 def _view(sequence: ActiveSequence) -> SequenceView:

@@ -21,6 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from paceline.errors import CheckpointError, DownloadError, InputError
+from paceline.types import PolicyOutputs
 
 Report = Callable[[str], None]
 

@@ -147,7 +147,7 @@ class Statistics:
     prefill's, then one bonus per round and the `accepted`. What a round accepts past the request's end is not emitted
     and not counted (its last emitted token is the bonus), so `tokens == 1 + rounds + accepted` always.
     `accepted_by_position[d]` counts the rounds whose accepted path reached depth d + 1. `stage_ms` is wall-clock by
-    stage, shared by the batch.
+    stage, shared by the batch; `predict_ms` is the policy's look at the prompt.
     """
 
     prompt_tokens: int = 0
@@ -158,6 +158,7 @@ class Statistics:
     accepted: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     stage_ms: dict[str, float] = field(default_factory=dict)
+    predict_ms: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
 

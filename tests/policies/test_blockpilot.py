@@ -52,7 +52,7 @@ def decode(policy, **changes):
 def test_every_round_has_the_predicted_size_and_the_text_is_plain_decodings():
     request, asked = decode(BlockPilotPolicy(head_that_says(5), 6))
     assert set(asked) == {(5, 6)} and len(asked) > 1
-    assert request.statistics.stage_ms["choose"] > 0
+    assert request.statistics.predict_ms > 0
 
 
 def named_policy_of(size):

@@ -12,9 +12,10 @@ from paceline.errors import CheckpointError
 from paceline.metrics import StageClock
 from paceline.plain import plain_decode
 from paceline.policies.base import DraftView, Plan, PromptView, RoundView, SequenceView
-from paceline.policies.calibration import Calibration, Steps
-from paceline.policies.cost_aware import IDLE, PROBE_EVERY, CostAwarePolicy, Pace
+from paceline.policies.calibration import Calibration, Outcome, Steps
+from paceline.policies.cost_aware import IDLE, CostAwarePolicy
 from paceline.policies.costs import Costs, Curve, LiveCosts
+from paceline.policies.pace import PROBE_EVERY, Pace
 from paceline.tree import DraftTree
 from paceline.types import GenerationSettings, Statistics
 from tiny_models import RandomTreeDrafter, tiny_target
@@ -91,7 +92,7 @@ def test_drafts_that_bring_nothing_stop_and_are_tried_now_and_then():
     aware, pace = policy(), Pace()
     drafted = rounds(aware, pace, accepted=0, count=300)
     assert 4 < drafted < 30
-    assert pace.next_pause == PROBE_EVERY
+    assert pace.next_rest == PROBE_EVERY
 
 
 def test_drafts_that_bring_something_go_on():
@@ -119,7 +120,7 @@ def test_while_the_network_rests_nodes_are_believed_as_they_are():
     dear = Costs((64,), (Curve((1, 2, 3), (0.05, 0.08, 0.11)),), COSTS.draft, COSTS.other)
     aware.costs = LiveCosts(dear)
     for rows in (1, 2, 3) * 3:
-        aware.costs.learn(0, rows, 64, 0.0, dear.verify_s(rows, 64), 0.001)
+        aware.costs.learn([], rows, 64, 0.0, dear.verify_s(rows, 64), 0.001)
     assert aware.limit([resting]) == [2] and aware.limit([view(tree)]) == [0]
 
 
@@ -127,8 +128,8 @@ def test_requests_that_follow_hard_ones_begin_with_the_network_at_rest():
     aware = policy()
     for _ in range(8):
         rounds(aware, aware.begin(PromptView(GenerationSettings(), torch.zeros(4), None)), accepted=0)
-    pace = aware.begin(PromptView(GenerationSettings(), torch.zeros(4), None))
-    assert rounds(aware, pace, accepted=0, count=40) == 1
+    paces = [aware.begin(PromptView(GenerationSettings(), torch.zeros(4), None)) for _ in range(8)]
+    assert sum(map(aware.pacer.rests, paces)) == 6  # every fourth tries
 
 
 def test_a_requests_own_sizes_bound_it():
@@ -141,9 +142,9 @@ def test_a_requests_own_sizes_bound_it():
 def test_the_costs_follow_a_machine_that_becomes_busy_and_one_hiccup_moves_them_little():
     live = LiveCosts(COSTS)
     for _ in range(60):
-        live.learn(8, 8, 64, 0.005, 0.100, 0.001)
+        live.learn([8], 8, 64, 0.005, 0.100, 0.001)
     assert live.verify_s(8, 64) == pytest.approx(0.100, rel=0.02) and live.draft_s(8) == pytest.approx(0.005)
-    live.learn(8, 8, 64, 0.005, 10.0, 0.001)
+    live.learn([8], 8, 64, 0.005, 10.0, 0.001)
     assert live.verify_s(8, 64) < 0.12
 
 
@@ -202,7 +203,7 @@ def test_the_calibration_finds_how_often_a_wrong_surrogate_is_right(truth):
     for _ in range(3000):
         first = rng.random() < truth
         second = first and rng.random() < truth
-        calibration.learn(said, [1] * first + [2] * second)
+        calibration.learn(said.taken([1] * first + [2] * second))
     found = calibration.corrected(said).along_paths()
     assert found == pytest.approx([truth, truth**2], abs=0.08)
 
@@ -214,7 +215,7 @@ def test_without_rounds_the_surrogate_is_believed():
 
 def test_no_node_is_likelier_than_its_parent_however_the_calibration_goes():
     calibration = Calibration(expected=[10.0, 0.0], hits=[10.0, 200.0])
-    assert calibration.corrected(two_deep(0.3, 0.27)).along_paths() == pytest.approx([0.3, 0.3])
+    assert calibration.corrected(two_deep(0.3, 0.27)).along_paths() == pytest.approx([0.3, 0.98 * 0.3])
 
 
 def test_the_steps_of_a_tree_and_what_a_path_says_of_them():
@@ -223,9 +224,54 @@ def test_the_steps_of_a_tree_and_what_a_path_says_of_them():
     steps = Steps.of(DraftTree(torch.arange(4), torch.tensor([0, 0, 1, 3]), log_probs))
     assert steps.chances == pytest.approx([0.5, 0.3, 0.4, 0.5]) and steps.depths.tolist() == [1, 1, 2, 3]
     assert steps.along_paths() == pytest.approx([0.5, 0.3, 0.2, 0.1])
-    assert steps.taken([1]) == [(1, pytest.approx(0.8), True), (2, pytest.approx(0.4), False)]
-    assert steps.taken([2]) == [(1, pytest.approx(0.8), True)]  # it has no children
-    assert steps.taken([]) == [(1, pytest.approx(0.8), False)]
+    assert steps.taken([1]) == [Outcome(1, pytest.approx(0.8), True), Outcome(2, pytest.approx(0.4), False)]
+    assert steps.taken([2]) == [Outcome(1, pytest.approx(0.8), True)]  # it has no children
+    assert steps.taken([]) == [Outcome(1, pytest.approx(0.8), False)]
+
+
+def test_siblings_that_two_drafters_are_sure_of_share_one_chance():
+    log_probs = torch.tensor([0.9, 0.8, 0.1]).log()
+    steps = Steps.of(DraftTree(torch.arange(3), torch.zeros(3, dtype=torch.int64), log_probs))
+    assert steps.chances.sum() == pytest.approx(0.98)
+    assert steps.chances == pytest.approx(0.98 / 1.8 * np.array([0.9, 0.8, 0.1]))
+    raised = Calibration(expected=[10.0], hits=[100.0]).corrected(steps)
+    assert raised.chances.sum() == pytest.approx(0.98)
+
+
+def test_a_trial_verifies_something_however_little_is_expected_of_it():
+    aware = policy()
+    aware.calibration = Calibration(expected=[1000.0] * 2, hits=[0.0] * 2)
+    dear = Costs((64,), (Curve((1, 2, 3), (0.05, 0.10, 0.15)),), COSTS.draft, COSTS.other)
+    aware.costs = LiveCosts(dear)
+    for rows in (1, 2, 3) * 3:
+        aware.costs.learn([], rows, 64, 0.0, dear.verify_s(rows, 64), 0.001)
+    tree = chain(0.5, 0.25)
+    assert aware.limit([view(tree, Pace())]) == [0]
+    assert aware.limit([view(tree, Pace(is_trial=True))]) == [1]
+
+
+def test_of_short_answers_some_begin_with_a_draft_and_show_that_it_pays_again():
+    aware = policy()
+
+    def answers(count, accepted):
+        prompt = PromptView(GenerationSettings(), torch.zeros(4), None)
+        return [rounds(aware, aware.begin(prompt), accepted, count=12) for _ in range(count)]
+
+    answers(10, 0)
+    assert sum(answers(50, 2)[20:]) > 300  # nearly every round of the last thirty
+
+
+def test_sequences_of_a_batch_try_again_together_and_share_what_it_costs():
+    aware = policy()
+    paces = [Pace(), Pace(), Pace()]
+    drafted = []
+    for _ in range(200):
+        views = [SequenceView(GenerationSettings(), Statistics(), pace) for pace in paces]
+        drafts = [DraftView(v, 64, aware.choose(v), DraftTree.empty()) for v in views]
+        drafted.append([d.plan.block_size > IDLE for d in drafts])
+        aware.learn(RoundView(drafts, [[]] * 3, 0.005, 0.05, 0.001))
+    assert sum(map(any, drafted)) < 20
+    assert all(all(each) or not any(each) for each in drafted[20:])
 
 
 @pytest.mark.parametrize("batch", [1, 3])

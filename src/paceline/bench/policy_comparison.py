@@ -17,10 +17,10 @@ ORACLE = "oracle"
 
 
 def compare_policies(methods: Sequence[Method], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """For every method that ran under two or more fixed plans: each of its policies over the best of those.
+    """For every method that ran under two or more fixed plans: each of its other policies over each of those.
 
-    A row has `method`, `over` (the best fixed plan: the one of the most tokens/s over all prompts), and `ratio`, `low`
-    and `high`: the median over prompts, paired, with a bootstrap interval.
+    A row has `method`, `over` (a fixed plan), `is_best` (whether that one gave the most tokens/s over all prompts), and
+    `ratio`, `low` and `high`: the median over prompts, paired, with a bootstrap interval. The best plan comes first.
     """
     rows = []
     for base, group in _groups(methods).items():
@@ -28,11 +28,13 @@ def compare_policies(methods: Sequence[Method], measurements: Sequence[Measureme
         fixed = [m.name for m in group if m.settings.get("policy") == "fixed"]
         if len(fixed) < 2 or not times[fixed[0]]:
             continue
-        best = max(fixed, key=lambda name: _rate(name, measurements))
+        fixed.sort(key=lambda name: _rate(name, measurements), reverse=True)
         times[f"{base}+{ORACLE}"] = [min(one) for one in zip(*(times[name] for name in fixed), strict=True)]
-        for name, own in times.items():
-            ratio, low, high = paired_speedup(times[best], own)
-            rows.append({"method": name, "over": best, "ratio": ratio, "low": low, "high": high})
+        for over in fixed:
+            for name in [name for name in times if name not in fixed]:
+                ratio, low, high = paired_speedup(times[over], times[name])
+                row = {"method": name, "over": over, "is_best": over == fixed[0]}
+                rows.append({**row, "ratio": ratio, "low": low, "high": high})
     return rows
 
 

@@ -60,7 +60,7 @@ class WatchedPolicy(Policy):
             self._accepted.append(np.isin(np.arange(1, draft.tree.num_nodes + 1), path))
             self.rounds += 1
             difficulty.saw(corrected.taken(path))
-            self.calibration.learn(steps, path)
+            self.calibration.learn(steps.taken(path))
 
     def chances(self, kind: str) -> Float64[np.ndarray, " n"]:
         """Of every node that was verified."""
@@ -100,8 +100,9 @@ def summary(watched: WatchedPolicy) -> list[dict[str, Any]]:
     accepted = watched.accepted()
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
-        chances = watched.chances(kind).clip(_LEAST, 1.0 - _LEAST)
-        log_loss = -np.where(accepted, np.log(chances), np.log(1.0 - chances)).mean() if len(chances) else 0.0
+        chances = watched.chances(kind)
+        bounded = chances.clip(_LEAST, 1.0 - _LEAST)
+        log_loss = -np.where(accepted, np.log(bounded), np.log(1.0 - bounded)).mean() if len(chances) else 0.0
         rounds = max(1, watched.rounds)
         rows.append(
             {

@@ -75,6 +75,7 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
         "acceptance_by_position": [reached[i] / rounds for i in sorted(reached)],
         "stage_ms": {stage: spent[stage] / rounds for stage in STAGES if stage in spent},
         "overhead": 1.0 - models / spent.total(),
+        "predict_ms": mean(s.predict_ms for s in statistics),
     }
 
 

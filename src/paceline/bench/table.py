@@ -67,13 +67,16 @@ def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _policy_table(policies: Sequence[dict[str, Any]]) -> Table:
-    table = Table("policy", "over the best fixed plan", "ratio", "95% interval", box=None, pad_edge=False)
+    table = Table("policy", "over a fixed plan", "ratio", "95% interval", box=None, pad_edge=False)
     for row in policies:
-        table.add_row(row["method"], row["over"], f"{row['ratio']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}")
+        over = f"{row['over']} (the fastest here)" if row["is_best"] else row["over"]
+        table.add_row(row["method"], over, f"{row['ratio']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}")
     return table
 
 
 def _facts(rows: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> list[str]:
     repetition = ", ".join(f"{row['method']} {row['repetition_rate']:.2f}" for row in rows)
     lines = [f"{key}: {value}" for key, value in provenance.items() if key != "command"]
-    return [*lines, f"repeated 4-grams: {repetition}"]
+    looks = ", ".join(f"{row['method']} {row['predict_ms']:.2f}" for row in rows if row.get("predict_ms"))
+    looked = [f"a policy's look at the prompt, ms: {looks}"] if looks else []
+    return [*lines, *looked, f"repeated 4-grams: {repetition}"]

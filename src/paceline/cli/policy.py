@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.cli.reliability import Reliability, reliability
+from paceline.errors import InputError
 from paceline.result_files import check_folder, write_json
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _choice(args: Report) -> Callable[[Label], int] | None:
     head, about = load_policy(args.policy)
     if args.data.is_dir():
         check_pair(about, recorded_pair(args.data), args.policy)
+    if head.config.predicts != "best_size":
+        raise InputError(f"{args.policy} predicts {head.config.predicts}, but a report judges sizes; name another.")
     return lambda label: head.choose(label.logits, label.features if len(label.features) else None, label.hidden)
 
 

@@ -19,7 +19,8 @@ def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
     )
     rounds = max(statistics.rounds, 1)
     stages = ", ".join(f"{stage} {ms / rounds:.1f}" for stage, ms in statistics.stage_ms.items())
-    return f"{counts}\nms per round: {stages}" if stages else counts
+    looked = f"; the policy's look at the prompt: {statistics.predict_ms:.1f}" if statistics.predict_ms else ""
+    return f"{counts}\nms per round: {stages}{looked}" if stages else counts
 
 
 def logprob_table(logprobs: Sequence[TokenLogprob], label: Callable[[int], str]) -> Table:

@@ -57,7 +57,9 @@ class PromptLookupDrafter(Drafter):
 
     def _draft_one(self, row: _Row, request: DraftRequest) -> DraftTree:
         tokens = row.read(request.tokens)
-        limit = min(request.block_size - 1, request.tree_budget, request.max_depth)
+        # a block of one asks for what needs no network, and that is all that there is here
+        depth = request.block_size - 1 if request.block_size > 1 else request.tree_budget
+        limit = min(depth, request.tree_budget, request.max_depth)
         if limit <= 0:
             return DraftTree.empty()
         start, agreed = _longest_agreement(tokens, min(self.max_ngram, LONGEST))

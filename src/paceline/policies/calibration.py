@@ -23,11 +23,27 @@ _PRIOR = 8.0
 _MEMORY = 0.995
 _MOST = 4.0
 """A factor's bound, above and (inverted) below."""
+_SURE = 0.98
+"""The most that the children of a node can have between them: what is certain fails now and then."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the target said of the children of an accepted node: their depth, the chance of all of them together, and
+    whether one was taken."""
+
+    depth: int
+    chance: float
+    hit: bool
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A tree as steps: for each node its parent (0: the root), its depth, and the chance that it follows its parent."""
+    """A tree as steps: for each node its parent (0: the root), its depth, and the chance that it follows its parent.
+
+    The chances of siblings add up to less than 1, also where two drafters that were sure of different tokens proposed
+    them.
+    """
 
     parents: Int64[np.ndarray, " n"]
     depths: Int64[np.ndarray, " n"]
@@ -42,16 +58,19 @@ class Steps:
         for parent in parents.tolist():
             depths.append(1 + depths[parent])
         chances = np.exp(np.minimum(0.0, paths[1:] - paths[parents]))
-        return cls(parents, np.array(depths[1:], np.int64), chances)
+        return cls(parents, np.array(depths[1:], np.int64), _sharing(parents, chances))
 
-    def taken(self, path: Sequence[int]) -> list[tuple[int, float, bool]]:
-        """What the target said of the children of every accepted node that has any: their depth, the chance of all of
-        them together, and whether one was taken. `path` are the accepted nodes, numbered from 1."""
+    def times(self, factors: Float64[np.ndarray, " n"]) -> Steps:
+        """The same tree with other chances."""
+        return Steps(self.parents, self.depths, _sharing(self.parents, self.chances * factors))
+
+    def taken(self, path: Sequence[int]) -> list[Outcome]:
+        """What a round says of every accepted node that has children. `path` are the accepted nodes, from 1 on."""
         found = []
         for depth, parent in enumerate([0, *path], start=1):
             children = self.parents == parent
             if children.any():
-                found.append((depth, min(1.0, float(self.chances[children].sum())), len(path) >= depth))
+                found.append(Outcome(depth, float(self.chances[children].sum()), len(path) >= depth))
         return found
 
     def along_paths(self) -> Float64[np.ndarray, " n"]:
@@ -77,16 +96,23 @@ class Calibration:
         return min(max(ratio, 1.0 / _MOST), _MOST)
 
     def corrected(self, steps: Steps) -> Steps:
-        """The same tree with the chances that experience gives it; none is above 1."""
+        """The same tree with the chances that experience gives it."""
         deepest = int(steps.depths.max(initial=0))
         factors = np.array([math.nan, *(self.factor(depth) for depth in range(1, deepest + 1))])
-        return Steps(steps.parents, steps.depths, np.minimum(1.0, steps.chances * factors[steps.depths]))
+        return steps.times(factors[steps.depths])
 
-    def learn(self, steps: Steps, path: Sequence[int]) -> None:
-        """One tree as the surrogate had it, and the nodes of it that were accepted (numbered from 1)."""
-        for depth, chance, hit in steps.taken(path):
-            missing = depth - len(self.expected)
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """One round: the surrogate's chances, and what came of them."""
+        for seen in outcomes:
+            missing = seen.depth - len(self.expected)
             self.expected.extend([0.0] * missing)
             self.hits.extend([0.0] * missing)
-            self.expected[depth - 1] = _MEMORY * self.expected[depth - 1] + chance
-            self.hits[depth - 1] = _MEMORY * self.hits[depth - 1] + hit
+            self.expected[seen.depth - 1] = _MEMORY * self.expected[seen.depth - 1] + seen.chance
+            self.hits[seen.depth - 1] = _MEMORY * self.hits[seen.depth - 1] + seen.hit
+
+
+def _sharing(parents: Int64[np.ndarray, " n"], chances: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
+    """Chances of which those of siblings add up to `_SURE` at most."""
+    totals = np.bincount(parents, chances, 1 + len(parents))
+    found: np.ndarray = chances * np.minimum(1.0, _SURE / np.maximum(totals, _SURE))[parents]
+    return found

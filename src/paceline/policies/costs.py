@@ -158,10 +158,13 @@ class LiveCosts:
     def draft_s(self, block_size: Sizes) -> Sizes:
         return math.exp(self._draft) * self.costs.draft_s(block_size)
 
-    def learn(self, block_size: int, rows: int, context: int, draft: float, verify: float, other: float) -> None:
-        """Seconds that one round took; without a draft, `draft` is 0 and says nothing."""
-        if draft > 0.0:
-            self._draft += _STEP * _bounded(_log_ratio(draft, self.draft_s(block_size)))
+    def learn(
+        self, block_sizes: Sequence[int], rows: int, context: int, draft: float, verify: float, other: float
+    ) -> None:
+        """Seconds that one round took; `block_sizes` are those of the network's passes, of which there may be none."""
+        if block_sizes:
+            expected = sum(self.draft_s(size) for size in block_sizes)
+            self._draft += _STEP * _bounded(_log_ratio(draft, expected))
         self._rounds += 1
         surprise = _log_ratio(verify, self.verify_s(rows, context))
         # the first rounds say most of what this machine is like now

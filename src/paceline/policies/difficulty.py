@@ -5,22 +5,24 @@ kind. For a request of difficulty d the odds of that chance are exp(-d) times as
 every accepted node's children tell of d by Bayes' rule: one of them was taken or none. Older rounds fade, because a
 text does not stay as hard as it was.
 
-With a chance of 1 / (1 + exp(d - m)) at every step, a round keeps exp(m - d) drafted tokens on average; so that tau - 1
-is proportional to exp(-d), which is how a difficulty speaks of block sizes too.
+With a chance of 1 / (1 + exp(d - m)) at every step, a round without an end keeps exp(m - d) drafted tokens on average;
+so log(tau - 1) is m - d, and a predictor of that logarithm is one of the difficulty.
 
 Letters: n nodes, g points of the grid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float64
 
-from paceline.policies.calibration import Steps
+from paceline.policies.calibration import Outcome, Steps
 
 GRID: Float64[np.ndarray, " g"] = np.linspace(-3.0, 3.0, 25)
 _MEMORY = 0.97
-_CERTAIN = 1e-4
+_LEAST = 0.02
 """No chance is nearer to 0 or 1: what never happens by the drafter's word happens now and then."""
 
 
@@ -47,16 +49,15 @@ class Difficulty:
         """Expected difficulty."""
         return float(self.weights @ GRID)
 
-    @property
-    def ease(self) -> float:
-        """Expected exp(-difficulty): what the drafted tokens of a typical round are multiplied with."""
-        return float(self.weights @ np.exp(-GRID))
+    def chance(self, chance: float) -> float:
+        """What a chance is for this request."""
+        return float(self.weights @ _shifted(np.array([chance]))[0])
 
     def along_paths(self, steps: Steps) -> Float64[np.ndarray, " n"]:
         """The chance of each node's whole path, over all difficulties that are possible."""
         count = len(steps.parents)
-        totals = np.bincount(steps.parents, steps.chances, 1 + count).clip(_CERTAIN, 1.0 - _CERTAIN)
-        ratios = _shifted(totals) / totals[:, None]
+        totals = np.bincount(steps.parents, steps.chances, 1 + count)
+        ratios = _shifted(totals) / np.maximum(totals, _LEAST)[:, None]
         factors = np.minimum(1.0, steps.chances[:, None] * ratios[steps.parents])
         paths = np.ones((1 + count, len(GRID)))
         for node, parent in enumerate(steps.parents.tolist(), start=1):
@@ -64,15 +65,16 @@ class Difficulty:
         found: np.ndarray = paths[1:] @ self.weights
         return found
 
-    def saw(self, outcomes: list[tuple[int, float, bool]]) -> None:
-        """One round, as `Steps.taken` has it."""
+    def saw(self, outcomes: Sequence[Outcome]) -> None:
+        """One round."""
         self._log_weights = self._prior + _MEMORY * (self._log_weights - self._prior)
-        for _, chance, hit in outcomes:
-            likelihood = _shifted(np.array([chance]).clip(_CERTAIN, 1.0 - _CERTAIN))[0]
-            self._log_weights += np.log(likelihood if hit else 1.0 - likelihood)
+        for seen in outcomes:
+            likelihood = _shifted(np.array([seen.chance]))[0]
+            self._log_weights += np.log(likelihood if seen.hit else 1.0 - likelihood)
 
 
 def _shifted(chances: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n g"]:
     """The chances at every difficulty."""
+    chances = chances.clip(_LEAST, 1.0 - _LEAST)
     odds = chances / (1.0 - chances)
     return 1.0 / (1.0 + np.exp(GRID) / odds[:, None])

@@ -58,38 +58,55 @@ def named_policy(spec: str, given: Circumstances) -> Policy:
     kind, _, argument = spec.partition(":")
     if kind == "fixed" and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", argument):
         size, *nodes = map(int, argument.split(":"))
+        if nodes and given.asked_budget is not None:
+            raise InputError(
+                f"policy {spec!r} and tree_budget {given.asked_budget} both say how many nodes; leave one of them out."
+            )
         budget = nodes[0] if nodes else given.budget(size)
         GenerationSettings(block_size=size, tree_budget=budget)  # refuses what no request may ask for
         return FixedPolicy(size, budget)
     if kind == BLOCKPILOT and not spec.endswith(":"):
-        folder = _folder(argument, "best_size", given)
-        if folder is None:
+        found = _trained(argument, "best_size", given)
+        if found is None:
             raise InputError(f"policy {spec!r} names no folder, but none comes with this drafter; train one, name it.")
-        head, _ = _trained(folder, "best_size", given)
-        return BlockPilotPolicy(head, given.budget(head.config.block_sizes[-1]))
+        return BlockPilotPolicy(found.head, given.budget(found.head.config.block_sizes[-1]))
     if kind == COST_AWARE and argument in ("", UNCALIBRATED) and not spec.endswith(":"):
         return CostAwarePolicy(given.costs(), given.block_size, given.max_budget, argument != UNCALIBRATED)
     if kind == JOINT and not spec.endswith(":"):
-        folder = _folder(argument, "accepted", given)
-        predictor = _predictor(folder, given) if folder is not None else None
+        found = _trained(argument, "accepted", given)
+        predictor = _predictor(found) if found is not None else None
         return JointPolicy(given.costs(), given.block_size, given.max_budget, predictor)
     raise InputError(f"policy is {spec!r}, but must be {FORMS}.")
 
 
-def _folder(argument: str, predicts: PolicyOutputs, given: Circumstances) -> Path | None:
-    """Where a network lies: the folder that was named, else the one that comes with the package for this very pair."""
-    if argument:
-        return expanded(argument)
-    path = given.shipped.get(predicts)
-    return path if path is not None and belongs_to(load_policy(path)[1], given.pair()) else None
+@dataclass(frozen=True)
+class _Trained:
+    path: Path
+    head: PolicyHead
+    about: dict[str, Any]
 
 
-def _predictor(path: Path, given: Circumstances) -> Predictor:
-    head, about = _trained(path, "accepted", given)
-    typical, spread = (_column(about, name, len(head.config.block_sizes), path) for name in (TYPICAL, SPREAD))
+def _trained(argument: str, predicts: PolicyOutputs, given: Circumstances) -> _Trained | None:
+    """The network of the folder that was named, else the one that comes with the package for this very pair, if any."""
+    path = expanded(argument) if argument else given.shipped.get(predicts)
+    if path is None:
+        return None
+    head, about = load_policy(path)
+    if not argument and not belongs_to(about, given.pair()):
+        return None
+    if head.config.predicts != predicts:
+        use = JOINT if predicts == "best_size" else BLOCKPILOT
+        raise InputError(f"{path} predicts {head.config.predicts}, but {predicts} is wanted here; use {use}:{path}.")
+    check_pair(about, given.pair(), path)
+    return _Trained(path, head, about)
+
+
+def _predictor(found: _Trained) -> Predictor:
+    count = len(found.head.config.block_sizes)
+    typical, spread = (_column(found.about, name, count, found.path) for name in (TYPICAL, SPREAD))
     if min(spread) <= 0.0:
-        raise CheckpointError(f"{path} has a {SPREAD} of {min(spread)}, but it must be above 0; train it again.")
-    return Predictor(head, typical, spread)
+        raise CheckpointError(f"{found.path} has a {SPREAD} of {min(spread)}, but must be above 0; train it again.")
+    return Predictor(found.head, typical, spread)
 
 
 def _column(about: Mapping[str, Any], name: str, count: int, path: Path) -> tuple[float, ...]:
@@ -99,13 +116,3 @@ def _column(about: Mapping[str, Any], name: str, count: int, path: Path) -> tupl
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise CheckpointError(f"{path} has no {name} for each of its {count} block sizes; train it again.")
     return tuple(numbers)
-
-
-def _trained(path: Path, predicts: PolicyOutputs, given: Circumstances) -> tuple[PolicyHead, dict[str, Any]]:
-    """A network for this pair that predicts what is wanted."""
-    head, about = load_policy(path)
-    if head.config.predicts != predicts:
-        use = JOINT if predicts == "best_size" else BLOCKPILOT
-        raise InputError(f"{path} predicts {head.config.predicts}, but {predicts} is wanted here; use {use}:{path}.")
-    check_pair(about, given.pair(), path)
-    return head, about
