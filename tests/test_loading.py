@@ -109,3 +109,8 @@ def test_threads_are_set_when_asked_for(folder):
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_tree_is_refused_where_nothing_is_drafted():
+    with pytest.raises(InputError, match="tree 'chain' says how a draft grows"):
+        load(drafter="none", tree="chain")

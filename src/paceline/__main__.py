@@ -1,8 +1,18 @@
-"""`python -m paceline`: the command line."""
+"""`python -m paceline`, and the command: Ctrl-C while Python still loads the rest ends like one later on."""
 
 import sys
 
-from paceline.cli import main
+
+def run() -> int:
+    """The command line; its exit code."""
+    try:
+        from paceline.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        print("paceline: interrupted", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

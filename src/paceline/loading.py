@@ -83,6 +83,8 @@ def load(
         raise InputError(
             "block_size and tree_budget say how much to draft, but drafter 'none' does not; leave them out."
         )
+    if drafter == NO_DRAFTER and tree != "best_first":
+        raise InputError(f"tree {tree!r} says how a draft grows, but drafter 'none' does not draft; leave it out.")
     if policy is not None and (drafter == NO_DRAFTER or block_size is not None):
         other = "drafter 'none'" if drafter == NO_DRAFTER else f"block_size {block_size}"
         raise InputError(f"policy {policy!r} and {other} came, but go together badly; leave one of them out.")

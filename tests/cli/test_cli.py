@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from paceline.__main__ import run as run_command
 from paceline.cli import COMMANDS, bench, chat, demo, generate, main, parse
 from paceline.cli.chat import Chat
 from paceline.cli.generate import read_prompt
@@ -291,3 +292,20 @@ def test_two_grammars_and_a_bias_named_twice_are_refused(capsys):
     assert "regex and ebnf came" in capsys.readouterr().err
     assert main(["generate", "x", "--logit-bias", "5=1", "--logit-bias", "5=2"]) == 2
     assert "names a token twice" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_the_command_is_still_loading_is_one_line(monkeypatch, capsys):
+    class Loading:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "paceline.cli", Loading())
+    assert run_command() == 130
+    assert capsys.readouterr().err == "paceline: interrupted\n"
+
+
+@pytest.mark.parametrize("flags", [["--policy", "joint"], ["--block-size", "5"], ["--tree-budget", "5"]])
+@pytest.mark.parametrize("command", [["generate", "hello"], ["chat"]])
+def test_how_to_draft_is_refused_where_nothing_is_drafted(command, flags, capsys):
+    assert main([*command, "--no-draft", *flags]) == 2
+    assert f"{flags[0]} and --no-draft came" in capsys.readouterr().err

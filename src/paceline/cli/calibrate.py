@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Measure how long drafts and passes take here, by their size, and keep it for `--policy cost_aware`."""
+    """Measure how long drafts and passes take here, by size, and keep it for the policies cost_aware and joint."""
 
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write the costs to this file too."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import tyro
 from rich.console import Console
 
-from paceline.cli.options import ModelOptions, SamplingOptions, load_model
+from paceline.cli.options import ModelOptions, SamplingOptions, check_drafting, load_model
 from paceline.cli.report import logprob_table, summary
 from paceline.errors import InputError, PromptTooLongError
 from paceline.types import GenerationSettings, Piece, TokenLogprob
@@ -37,6 +37,7 @@ def run(args: Arguments) -> None:
     """Read turns and answer them until the user leaves."""
     settings = args.sampling.settings()
     console = Console(stderr=True, highlight=False)
+    check_drafting(args.sampling, args.model)
     model = load_model(args.model, console)
     if sys.stdin.isatty():
         with suppress(ImportError):  # line editing, where the platform has it

@@ -43,8 +43,9 @@ class ModelOptions:
     """Rows of the drafter's block, anchor included; the drafter's own where not given."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
     """What decides how much to draft: `fixed:SIZE`, `fixed:SIZE:NODES`, `blockpilot`, `cost_aware` or `joint` (the last
-    two measure this machine once, for up to a minute); `blockpilot:FOLDER` and `joint:FOLDER` use what `paceline train
-    policy` made; --block-size, or the drafter's own, where not given."""
+    two measure this machine once, for up to a minute; `cost_aware:uncalibrated` takes the drafter's probabilities as
+    they are); `blockpilot:FOLDER` and `joint:FOLDER` use what `paceline train policy` made; --block-size, or the
+    drafter's own, where not given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None
@@ -169,6 +170,18 @@ def _bias(text: str) -> tuple[int, float]:
         return int(token), float(bias)
     except ValueError:
         raise InputError(f"logit_bias is {text!r}, but must be a token id and a number, such as 198=-5.") from None
+
+
+def check_drafting(sampling: SamplingOptions, options: ModelOptions) -> None:
+    """Refuse what says how to draft beside --no-draft.
+
+    Raises:
+        InputError: names the flag.
+    """
+    given = {"--block-size": options.block_size, "--tree-budget": options.tree_budget, "--policy": options.policy}
+    flag = next((flag for flag, value in given.items() if value is not None), None)
+    if not sampling.draft and flag is not None:
+        raise InputError(f"{flag} and --no-draft came, but nothing is drafted then; leave one of them out.")
 
 
 def load_model(options: ModelOptions, console: Console) -> Model:
