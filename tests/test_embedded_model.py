@@ -7,9 +7,9 @@ import torch
 
 from paceline.cli import main
 from paceline.decode import Parts
-from paceline.embedded import embedded_drafter
+from paceline.embedded import embedded_drafter, embedded_policies
 from paceline.engine import Engine
-from paceline.loading import load_drafter, load_hugging_face, load_target, make_parts
+from paceline.loading import load, load_drafter, load_hugging_face, load_target, make_parts
 from paceline.sources import load_tokenizer
 from paceline.types import GenerationSettings
 
@@ -73,3 +73,17 @@ def test_the_demo_shows_equal_texts_and_a_tree(capsys):
     shown = capsys.readouterr().out
     assert "All 20 texts are the same as plain decoding's" in shown
     assert "One round:" in shown and "✓" in shown
+
+
+@pytest.mark.parametrize("spec", ["blockpilot", "cost_aware", "joint"])
+def test_the_policies_that_come_with_it_are_for_this_pair_and_change_no_text(expected, spec):
+    model = load(policy=spec, device="cpu")
+    policy = model.parts.policy
+    if spec == "joint":
+        assert policy.predictor is not None
+    for prompt, tokens in expected[:8]:
+        request = model.engine.submit(prompt, GenerationSettings(max_tokens=NUM_TOKENS))
+        model.engine.run()
+        assert request.tokens == tokens
+    assert all(sum(f.stat().st_size for f in path.iterdir()) < 16e6 for path in embedded_policies().values())
+    assert set(embedded_policies()) == {"best_size", "accepted"}

@@ -85,6 +85,9 @@ def test_a_copy_has_the_same_digest_and_other_weights_another(saved, tmp_path):
     digest = checkpoint_digest(path)
     shutil.copytree(path, tmp_path / "copy")
     assert checkpoint_digest(tmp_path / "copy") == digest
+    change_config(tmp_path / "copy", transformers_version="99")  # as another version of a library would write it
+    save_file(load_file(path / "model.safetensors"), tmp_path / "copy" / "model.safetensors", {"written": "later"})
+    assert checkpoint_digest(tmp_path / "copy") == digest
     data = bytearray((path / "model.safetensors").read_bytes())
     data[-30] ^= 1
     (tmp_path / "copy" / "model.safetensors").write_bytes(data)
@@ -102,6 +105,15 @@ def test_of_a_large_file_every_tensor_is_looked_at(saved, tmp_path, monkeypatch)
         shutil.copytree(path, tmp_path / name)
         save_file(changed, tmp_path / name / "model.safetensors")
         assert checkpoint_digest(tmp_path / name) != before, name
+
+
+@pytest.mark.parametrize("kept", [0, 5, 40])
+def test_a_file_that_is_cut_off_has_no_digest(saved, kept):
+    _, path = saved
+    data = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(data[:kept])
+    with pytest.raises(CheckpointError, match="is no safetensors file"):
+        checkpoint_digest(path)
 
 
 def test_a_folder_without_a_config_has_no_digest(tmp_path):

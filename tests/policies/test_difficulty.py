@@ -46,7 +46,7 @@ def test_before_any_round_the_prior_holds_and_rounds_long_ago_fade():
 def test_chances_follow_the_difficulty_and_stay_chances():
     log_probs = torch.tensor([0.5, 0.3, 0.2, 0.19]).log()
     steps = Steps.of(DraftTree(torch.arange(4), torch.tensor([0, 0, 1, 3]), log_probs))
-    easy, typical, hard = (Difficulty(d, 0.05).along_paths(steps) for d in (-2.0, 0.0, 2.0))
+    easy, typical, hard = (np.array(Difficulty(d, 0.05).along_paths(steps)) for d in (-2.0, 0.0, 2.0))
     assert typical == pytest.approx([0.5, 0.3, 0.2, 0.19], rel=0.02)
     assert (easy > typical).all() and (hard < typical).all()
     for found in (easy, typical, hard):

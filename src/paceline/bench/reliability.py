@@ -56,7 +56,7 @@ class WatchedPolicy(Policy):
             corrected = self.calibration.corrected(steps)
             found = (steps.along_paths(), corrected.along_paths(), difficulty.along_paths(corrected))
             for kind, chances in zip(KINDS, found, strict=True):
-                self._chances[kind].append(chances)
+                self._chances[kind].append(np.array(chances))
             self._accepted.append(np.isin(np.arange(1, draft.tree.num_nodes + 1), path))
             self.rounds += 1
             difficulty.saw(corrected.taken(path))

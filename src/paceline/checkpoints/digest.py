@@ -1,12 +1,13 @@
-"""What identifies a checkpoint: a digest that is cheap even where the weights take many gigabytes."""
+"""What identifies a checkpoint: a digest of its weights that is cheap even where they take many gigabytes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from paceline.checkpoints.files import CONFIG, read_config
+from paceline.checkpoints.files import read_config
 from paceline.errors import CheckpointError
 
 _WHOLE_BYTES = 32 * 2**20
@@ -14,38 +15,45 @@ _SAMPLE_BYTES = 512
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """Digest of a folder's config.json and weights: small files whole, of large ones both ends of every tensor.
+    """Digest of a folder's tensors, their names and shapes included: of small files whole, of large ones both ends of
+    every tensor.
 
-    A copy has the same digest. Another checkpoint of the same architecture has another one, unless it differs only
-    inside of large tensors.
+    A copy has the same digest, and so has one that another version of a library wrote, with other defaults in its
+    config.json. Another checkpoint of the same architecture has another one, unless it differs only inside of large
+    tensors.
 
     Raises:
         CheckpointError: no config.json there, or a weight file that cannot be read.
     """
     read_config(folder)
-    hasher = hashlib.sha256((folder / CONFIG).read_bytes())
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        size = path.stat().st_size
-        hasher.update(f"{path.name} {size}".encode())
-        if size <= _WHOLE_BYTES or path.suffix == ".bin":
-            with path.open("rb") as file:
-                hasher.update(hashlib.file_digest(file, "sha256").digest())
-        else:
-            _add_samples(hasher, path)
+    hasher = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            _add_tensors(hasher, path, file)
+    for path in sorted(folder.glob("*.bin")):
+        with path.open("rb") as file:
+            hasher.update(hashlib.file_digest(file, "sha256").digest())
     return hasher.hexdigest()[:16]
 
 
-def _add_samples(hasher: hashlib._Hash, path: Path) -> None:
-    """The header of a safetensors file, and both ends of every tensor."""
-    with path.open("rb") as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-        header = file.read(start - 8)
-        hasher.update(header)
-        try:
-            spans = [entry["data_offsets"] for name, entry in json.loads(header).items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} is no safetensors file ({error!r}); download it again.") from error
-        for begin, end in sorted(map(tuple, spans)):
-            for place in (begin, max(begin, end - _SAMPLE_BYTES)):
+def _add_tensors(hasher: hashlib._Hash, path: Path, file: BinaryIO) -> None:
+    start = 8 + int.from_bytes(file.read(8), "little")
+    size = path.stat().st_size
+    try:
+        header: dict[str, Any] = json.loads(file.read(min(start, size) - 8))
+        header.pop("__metadata__", None)
+        for name, entry in sorted(header.items()):
+            hasher.update(f"{name} {entry['dtype']} {entry['shape']}".encode())
+            begin, end = entry["data_offsets"]
+            for place, count in _spans(begin, end, size <= _WHOLE_BYTES):
                 file.seek(start + place)
-                hasher.update(file.read(min(_SAMPLE_BYTES, end - place)))
+                hasher.update(file.read(count))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is no safetensors file ({error!r}); download it again.") from error
+
+
+def _spans(begin: int, end: int, whole: bool) -> list[tuple[int, int]]:
+    """Which bytes of a tensor are looked at: (place, count)."""
+    if whole or end - begin <= 2 * _SAMPLE_BYTES:
+        return [(begin, end - begin)]
+    return [(begin, _SAMPLE_BYTES), (end - _SAMPLE_BYTES, _SAMPLE_BYTES)]

@@ -3,8 +3,6 @@
 Below an accepted node the surrogate gives its children probabilities; the target takes at most one of them. Over many
 rounds the children's probabilities should add up to the number of times that one was taken. The ratio of the two, kept
 with a prior, corrects the surrogate: one factor for each depth (METHODS section 3 (b)).
-
-Letters: n nodes.
 """
 
 from __future__ import annotations
@@ -12,9 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from jaxtyping import Float64, Int64
 
 from paceline.tree import DraftTree
 
@@ -42,43 +37,51 @@ class Steps:
     """A tree as steps: for each node its parent (0: the root), its depth, and the chance that it follows its parent.
 
     The chances of siblings add up to less than 1, also where two drafters that were sure of different tokens proposed
-    them.
+    them. Plain lists: trees are small, and this runs between any two passes.
     """
 
-    parents: Int64[np.ndarray, " n"]
-    depths: Int64[np.ndarray, " n"]
-    chances: Float64[np.ndarray, " n"]
+    parents: list[int]
+    depths: list[int]
+    chances: list[float]
 
     @classmethod
     def of(cls, tree: DraftTree) -> Steps:
         """The steps that the surrogate says."""
-        parents = tree.parents.cpu().numpy()
-        paths = np.concatenate([[0.0], tree.log_probs.cpu().double().numpy()])
-        depths = [0]
-        for parent in parents.tolist():
+        parents, paths = tree.parents.tolist(), [0.0, *tree.log_probs.tolist()]
+        depths, chances = [0], []
+        for node, parent in enumerate(parents, start=1):
             depths.append(1 + depths[parent])
-        chances = np.exp(np.minimum(0.0, paths[1:] - paths[parents]))
-        return cls(parents, np.array(depths[1:], np.int64), _sharing(parents, chances))
+            chances.append(math.exp(min(0.0, paths[node] - paths[parent])))
+        return cls(parents, depths[1:], _sharing(parents, chances))
 
-    def times(self, factors: Float64[np.ndarray, " n"]) -> Steps:
-        """The same tree with other chances."""
-        return Steps(self.parents, self.depths, _sharing(self.parents, self.chances * factors))
+    def first(self, count: int) -> Steps:
+        """Those of the first nodes."""
+        return Steps(self.parents[:count], self.depths[:count], self.chances[:count])
+
+    def times(self, factors: Sequence[float]) -> Steps:
+        """The same tree with chances changed by a factor for each depth, from 1 on."""
+        chances = [chance * factors[depth - 1] for chance, depth in zip(self.chances, self.depths, strict=True)]
+        return Steps(self.parents, self.depths, _sharing(self.parents, chances))
+
+    def totals(self) -> list[float]:
+        """The chances of every node's children together; of the root's first."""
+        return _totals(self.parents, self.chances)
 
     def taken(self, path: Sequence[int]) -> list[Outcome]:
         """What a round says of every accepted node that has children. `path` are the accepted nodes, from 1 on."""
-        found = []
-        for depth, parent in enumerate([0, *path], start=1):
-            children = self.parents == parent
-            if children.any():
-                found.append(Outcome(depth, float(self.chances[children].sum()), len(path) >= depth))
-        return found
+        totals, parents = self.totals(), set(self.parents)
+        return [
+            Outcome(depth, totals[parent], len(path) >= depth)
+            for depth, parent in enumerate([0, *path], start=1)
+            if parent in parents
+        ]
 
-    def along_paths(self) -> Float64[np.ndarray, " n"]:
+    def along_paths(self) -> list[float]:
         """The chance of each node's whole path."""
         found = [1.0]
-        for parent, chance in zip(self.parents.tolist(), self.chances.tolist(), strict=True):
+        for parent, chance in zip(self.parents, self.chances, strict=True):
             found.append(found[parent] * chance)
-        return np.array(found[1:])
+        return found[1:]
 
 
 @dataclass
@@ -97,9 +100,7 @@ class Calibration:
 
     def corrected(self, steps: Steps) -> Steps:
         """The same tree with the chances that experience gives it."""
-        deepest = int(steps.depths.max(initial=0))
-        factors = np.array([math.nan, *(self.factor(depth) for depth in range(1, deepest + 1))])
-        return steps.times(factors[steps.depths])
+        return steps.times([self.factor(depth) for depth in range(1, max(steps.depths, default=0) + 1)])
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """One round: the surrogate's chances, and what came of them."""
@@ -111,8 +112,14 @@ class Calibration:
             self.hits[seen.depth - 1] = _MEMORY * self.hits[seen.depth - 1] + seen.hit
 
 
-def _sharing(parents: Int64[np.ndarray, " n"], chances: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """Chances of which those of siblings add up to `_SURE` at most."""
-    totals = np.bincount(parents, chances, 1 + len(parents))
-    found: np.ndarray = chances * np.minimum(1.0, _SURE / np.maximum(totals, _SURE))[parents]
+def _totals(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
+    found = [0.0] * (1 + len(parents))
+    for parent, chance in zip(parents, chances, strict=True):
+        found[parent] += chance
     return found
+
+
+def _sharing(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
+    """Chances of which those of siblings add up to `_SURE` at most."""
+    shares = [_SURE / max(total, _SURE) for total in _totals(parents, chances)]
+    return [chance * shares[parent] for parent, chance in zip(parents, chances, strict=True)]

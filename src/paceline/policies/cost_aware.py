@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float64
 
 from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
 from paceline.policies.calibration import Calibration, Steps
@@ -55,18 +54,22 @@ class CostAwarePolicy(Policy):
         widest = max(draft.tree.num_nodes for draft in drafts)
         if not widest:
             return [0] * len(drafts)
-        gains = np.zeros(widest)
+        gains = [0.0] * widest
         for draft in drafts:
-            if draft.tree.num_nodes:
-                gains[: draft.tree.num_nodes] += self._chances(draft)
-        tokens = len(drafts) + np.concatenate([[0.0], np.cumsum(gains)])
-        rows = len(drafts) * np.arange(1.0, len(tokens) + 1.0)
-        seconds = self._network_s(drafts) + self.costs.verify_s(rows, _context(drafts)) + self.costs.other
+            for node, chance in enumerate(self._chances(draft) if draft.tree.num_nodes else ()):
+                gains[node] += chance
         # a trial that verified nothing would show nothing
         least = any(_ran(draft) and draft.sequence.state.is_trial for draft in drafts)
-        best = least + int((tokens / seconds)[least:].argmax())
-        count = self._known(len(drafts), best, widest)
+        count = self._known(len(drafts), self._best(drafts, gains, int(least)), widest)
         return [min(count, draft.tree.num_nodes) for draft in drafts]
+
+    def _best(self, drafts: Sequence[DraftView], gains: Sequence[float], least: int) -> int:
+        """The number of nodes, `least` or more, where tokens over seconds are highest."""
+        batch = len(drafts)
+        tokens = batch + np.concatenate([[0.0], np.cumsum(gains)])
+        rows = batch * np.arange(1.0, len(tokens) + 1.0)
+        seconds = self._network_s(drafts) + self.costs.other + self.costs.verify_many(rows, _context(drafts))
+        return least + int((tokens / seconds)[least:].argmax())
 
     def _known(self, batch: int, best: int, widest: int) -> int:
         """The best number of nodes; or one around it of which it is not known what it costs, to see that once."""
@@ -80,7 +83,7 @@ class CostAwarePolicy(Policy):
         sizes = _block_sizes(drafts) if any(_ran(draft) and draft.tree.num_nodes for draft in drafts) else []
         self.costs.learn(sizes, rows, context, outcome.draft_s, outcome.verify_s, outcome.other_s)
         plain = self.costs.verify_s(batch, context) + self.costs.other
-        cost = float((self._network_s(drafts) + self.costs.verify_s(rows, context) + self.costs.other) / plain)
+        cost = (self._network_s(drafts) + self.costs.verify_s(rows, context) + self.costs.other) / plain
         for draft, path in zip(drafts, outcome.paths, strict=True):
             if not draft.plan.tree_budget:
                 continue
@@ -100,7 +103,7 @@ class CostAwarePolicy(Policy):
         """Seconds of the network: one pass for every block size."""
         return sum(self.costs.draft_s(size) for size in _block_sizes(drafts))
 
-    def _chances(self, draft: DraftView) -> Float64[np.ndarray, " n"]:
+    def _chances(self, draft: DraftView) -> list[float]:
         """The chance of each node to be accepted."""
         steps = Steps.of(draft.tree)
         # what needs no network knows itself how far it can be trusted

@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from paceline.errors import CheckpointError
 
-Sizes = TypeVar("Sizes", float, np.ndarray)
-"""One size, or many at once."""
 MOST_UNSTEADY = 1.6
 _STEP, _FIRST_STEP = 0.1, 0.5
 _SEEN_ENOUGH = 2.0
@@ -46,10 +44,15 @@ class Curve:
             raise CheckpointError("a cost curve has sizes and seconds that do not fit together; calibrate again.")
         object.__setattr__(self, "seconds", tuple(accumulate(self.seconds, max)))
 
-    def at(self, size: Sizes) -> Sizes:
+    def at(self, size: float) -> float:
         """Seconds at any size; below the first measured one, those of the first."""
-        beyond = np.maximum(0.0, size - self.sizes[-1])
-        return np.interp(size, *self._points) + self._slope * beyond
+        return float(self.over(np.array([size]))[0])
+
+    def over(self, sizes: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
+        """Seconds at many sizes."""
+        measured, seconds = self._points
+        found: np.ndarray = np.interp(sizes, measured, seconds) + self._slope * np.maximum(0.0, sizes - measured[-1])
+        return found
 
     @cached_property
     def _points(self) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
@@ -85,18 +88,23 @@ class Costs:
         """Whether the curves are likely to be those of the machine, and not of what else it did."""
         return self.unsteadiness <= MOST_UNSTEADY
 
-    def verify_s(self, rows: Sizes, context: int) -> Sizes:
+    def verify_s(self, rows: float, context: int) -> float:
         """Seconds of a pass over so many rows after `context` tokens."""
+        return float(self.verify_many(np.array([float(rows)]), context)[0])
+
+    def verify_many(self, rows: Float64[np.ndarray, " n"], context: int) -> Float64[np.ndarray, " n"]:
+        """The same for many numbers of rows."""
         right = min(max(1, bisect_left(self.contexts, context)), len(self.contexts) - 1)
         left = max(0, right - 1)
-        if left == right:
-            return self.verify[0].at(rows)
+        start = self.verify[left].over(rows)
+        if left == right or context <= self.contexts[left]:
+            return start
         # beyond the longest measured context, as steep as between the last two
-        share = max(0.0, (context - self.contexts[left]) / (self.contexts[right] - self.contexts[left]))
-        start = self.verify[left].at(rows)
-        return start + share * np.maximum(0.0, self.verify[right].at(rows) - start)
+        share = (context - self.contexts[left]) / (self.contexts[right] - self.contexts[left])
+        found: np.ndarray = start + share * np.maximum(0.0, self.verify[right].over(rows) - start)
+        return found
 
-    def draft_s(self, block_size: Sizes) -> Sizes:
+    def draft_s(self, block_size: float) -> float:
         """Seconds of a draft."""
         return self.draft.at(block_size)
 
@@ -142,20 +150,28 @@ class LiveCosts:
         self.costs = costs
         self.other = costs.other
         self._draft, self._verify = 0.0, 0.0
-        self._sizes = np.array(costs.verify[0].sizes, np.float64)
-        self._by_size = np.zeros(len(self._sizes))
-        self._seen = np.zeros(len(self._sizes))
+        self._sizes = costs.verify[0].sizes
+        self._measured = np.array(self._sizes, np.float64)
+        self._by_size = [0.0] * len(self._sizes)
+        self._seen = [0.0] * len(self._sizes)
         self._rounds = 0
 
     def knows(self, rows: int) -> bool:
         """Whether passes of about this size were seen of late."""
-        return bool(np.interp(rows, self._sizes, self._seen) >= _SEEN_ENOUGH)
+        left, right, share = self._around(rows)
+        return (1.0 - share) * self._seen[left] + share * self._seen[right] >= _SEEN_ENOUGH
 
-    def verify_s(self, rows: Sizes, context: int) -> Sizes:
-        scale = np.exp(self._verify + np.interp(rows, self._sizes, self._by_size))
-        return scale * self.costs.verify_s(rows, context)
+    def verify_s(self, rows: float, context: int) -> float:
+        """Seconds of one pass."""
+        return float(self.verify_many(np.array([float(rows)]), context)[0])
 
-    def draft_s(self, block_size: Sizes) -> Sizes:
+    def verify_many(self, rows: Float64[np.ndarray, " n"], context: int) -> Float64[np.ndarray, " n"]:
+        """Seconds of passes over so many rows."""
+        scale = np.exp(self._verify + np.interp(rows, self._measured, self._by_size))
+        found: np.ndarray = scale * self.costs.verify_many(rows, context)
+        return found
+
+    def draft_s(self, block_size: float) -> float:
         return math.exp(self._draft) * self.costs.draft_s(block_size)
 
     def learn(
@@ -176,15 +192,22 @@ class LiveCosts:
 
     def _learn_size(self, rows: int, surprise: float) -> None:
         """What a pass says of the measured sizes around its own, each by its share."""
-        right = min(max(1, int(self._sizes.searchsorted(rows))), len(self._sizes) - 1)
-        left = max(0, right - 1)
-        share = 1.0 if left == right else (rows - self._sizes[left]) / (self._sizes[right] - self._sizes[left])
-        self._by_size *= _FORGET
-        self._seen *= _FORGET
+        self._by_size = [_FORGET * value for value in self._by_size]
+        self._seen = [_FORGET * count for count in self._seen]
+        left, right, share = self._around(rows)
         for size, nearness in ((left, 1.0 - share), (right, share)):
-            nearness = min(max(nearness, 0.0), 1.0)
             self._by_size[size] += surprise * nearness * max(_STEP, _FIRST_STEP / (1.0 + self._seen[size]))
             self._seen[size] += nearness
+
+    def _around(self, rows: float) -> tuple[int, int, float]:
+        """The measured sizes below and above, and how near it is to the latter."""
+        last = len(self._sizes) - 1
+        right = min(max(1, bisect_left(self._sizes, rows)), last)
+        left = max(0, right - 1)
+        if left == right:
+            return left, right, 1.0
+        share = (rows - self._sizes[left]) / (self._sizes[right] - self._sizes[left])
+        return left, right, min(max(share, 0.0), 1.0)
 
 
 def _log_ratio(seen: float, expected: float) -> float:

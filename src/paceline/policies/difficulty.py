@@ -8,11 +8,12 @@ text does not stay as hard as it was.
 With a chance of 1 / (1 + exp(d - m)) at every step, a round without an end keeps exp(m - d) drafted tokens on average;
 so log(tau - 1) is m - d, and a predictor of that logarithm is one of the difficulty.
 
-Letters: n nodes, g points of the grid.
+Letters: g points of the grid.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from jaxtyping import Float64
 from paceline.policies.calibration import Outcome, Steps
 
 GRID: Float64[np.ndarray, " g"] = np.linspace(-3.0, 3.0, 25)
+_HARDER, _SQUARES = np.exp(GRID), GRID**2
 _MEMORY = 0.97
 _LEAST = 0.02
 """No chance is nearer to 0 or 1: what never happens by the drafter's word happens now and then."""
@@ -51,30 +53,48 @@ class Difficulty:
 
     def chance(self, chance: float) -> float:
         """What a chance is for this request."""
-        return float(self.weights @ _shifted(np.array([chance]))[0])
+        return float(self.weights @ _shifted(chance))
 
-    def along_paths(self, steps: Steps) -> Float64[np.ndarray, " n"]:
-        """The chance of each node's whole path, over all difficulties that are possible."""
-        count = len(steps.parents)
-        totals = np.bincount(steps.parents, steps.chances, 1 + count)
-        ratios = _shifted(totals) / np.maximum(totals, _LEAST)[:, None]
-        factors = np.minimum(1.0, steps.chances[:, None] * ratios[steps.parents])
-        paths = np.ones((1 + count, len(GRID)))
-        for node, parent in enumerate(steps.parents.tolist(), start=1):
-            paths[node] = paths[parent] * factors[node - 1]
-        found: np.ndarray = paths[1:] @ self.weights
+    def along_paths(self, steps: Steps) -> list[float]:
+        """The chance of each node's whole path, over the difficulties that are possible: at three points of the normal
+        distribution that has the posterior's mean and variance (Gauss-Hermite)."""
+        found = [0.0] * len(steps.parents)
+        totals = steps.totals()
+        for difficulty, weight in self._points():
+            ratios = [_at(total, difficulty) / max(total, _LEAST) for total in totals]
+            paths = [1.0]
+            for node, (parent, chance) in enumerate(zip(steps.parents, steps.chances, strict=True)):
+                paths.append(paths[parent] * min(1.0, chance * ratios[parent]))
+                found[node] += weight * paths[-1]
         return found
 
     def saw(self, outcomes: Sequence[Outcome]) -> None:
         """One round."""
         self._log_weights = self._prior + _MEMORY * (self._log_weights - self._prior)
         for seen in outcomes:
-            likelihood = _shifted(np.array([seen.chance]))[0]
+            likelihood = _shifted(seen.chance)
             self._log_weights += np.log(likelihood if seen.hit else 1.0 - likelihood)
 
+    def _points(self) -> tuple[tuple[float, float], ...]:
+        weights = self.weights
+        mean = float(weights @ GRID)
+        away = math.sqrt(3.0 * max(0.0, float(weights @ _SQUARES) - mean * mean))
+        return (mean - away, 1 / 6), (mean, 2 / 3), (mean + away, 1 / 6)
 
-def _shifted(chances: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n g"]:
-    """The chances at every difficulty."""
-    chances = chances.clip(_LEAST, 1.0 - _LEAST)
-    odds = chances / (1.0 - chances)
-    return 1.0 / (1.0 + np.exp(GRID) / odds[:, None])
+
+def _odds(chance: float) -> float:
+    bounded = min(max(chance, _LEAST), 1.0 - _LEAST)
+    return bounded / (1.0 - bounded)
+
+
+def _at(chance: float, difficulty: float) -> float:
+    """The chance at one difficulty."""
+    odds = _odds(chance)
+    return odds / (odds + math.exp(difficulty))
+
+
+def _shifted(chance: float) -> Float64[np.ndarray, " g"]:
+    """The chance at every difficulty of the grid."""
+    odds = _odds(chance)
+    found: np.ndarray = odds / (odds + _HARDER)
+    return found

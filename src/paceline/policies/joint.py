@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float64
 
 from paceline.models.policy_head import PolicyHead
 from paceline.policies.base import DraftView, Plan, PromptView, SequenceView
@@ -51,10 +50,6 @@ class JointPace(Pace):
     difficulty: Difficulty = field(default_factory=Difficulty)
     suits: Mapping[int, float] = field(default_factory=dict)
 
-    def log_odds(self, size: int) -> float:
-        """What to add to the log-odds of a drafted token to be kept."""
-        return self.suits.get(size, 0.0) - self.difficulty.mean
-
 
 class JointPolicy(CostAwarePolicy):
     """A cost-aware budget whose chances and block size follow the request.
@@ -89,15 +84,16 @@ class JointPolicy(CostAwarePolicy):
         """Tokens in the time of a plain round, for each size, at the rows that rounds usually have."""
         plain = self.costs.verify_s(1, 0) + self.costs.other
         rest = self.costs.verify_s(self._rows, 0) + self.costs.other
+        hard = pace.difficulty.mean
         return {
-            size: plain * self.skill.tokens(size, pace.log_odds(size)) / (self.costs.draft_s(size) + rest)
+            size: plain * self.skill.tokens(size, pace.suits.get(size, 0.0) - hard) / (self.costs.draft_s(size) + rest)
             for size in self.skill.sizes
         }
 
     def _learn_one(self, draft: DraftView, path: Sequence[int], cost: float) -> None:
         pace: JointPace = draft.sequence.state
         size, steps = draft.plan.block_size, Steps.of(draft.tree)
-        self.skill.learn(size, len(path), pace.log_odds(size))
+        self.skill.learn(size, len(path), pace.suits.get(size, 0.0) - pace.difficulty.mean)
         self._rows += 0.1 * (1 + draft.tree.num_nodes - self._rows)
         seen = steps.taken(path)
         corrected = self.calibration.corrected(steps).taken(path)
@@ -106,7 +102,7 @@ class JointPolicy(CostAwarePolicy):
         pace.difficulty.saw(corrected)
         self.pacer.saw_draft(pace, 1 + len(path), cost, self._speeds(pace).get(size))
 
-    def _chances(self, draft: DraftView) -> Float64[np.ndarray, " n"]:
+    def _chances(self, draft: DraftView) -> list[float]:
         if draft.plan.block_size == IDLE:
             return super()._chances(draft)
         pace: JointPace = draft.sequence.state
