@@ -52,7 +52,7 @@ def test_chances_follow_the_difficulty_and_stay_chances():
     for found in (easy, typical, hard):
         assert found[0] + found[1] < 1 and found[2] <= found[0] and found[3] <= found[2]
     assert hard[:2].sum() == pytest.approx(odds_shifted(0.8, 2.0), rel=0.02)  # siblings share the chance of a hit
-    assert Difficulty(2.0, 0.05).chance(0.8) == pytest.approx(odds_shifted(0.8, 2.0), rel=0.02)
+    assert Difficulty(2.0, 0.05).chances([0.8]) == pytest.approx([odds_shifted(0.8, 2.0)], rel=0.02)
     assert len(Difficulty().along_paths(Steps.of(DraftTree.empty()))) == 0
 
 

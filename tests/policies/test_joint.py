@@ -102,6 +102,14 @@ def test_all_requests_begin_alike_without_a_predictor_and_the_rounds_tell_them_a
     assert easy.difficulty.mean < -0.3 and hard.difficulty.mean > 0.3
 
 
+def test_requests_are_judged_by_those_that_are_served_not_by_the_training_alone():
+    joint = policy(predictor=predictor(-1.0, -1.0, -1.0))
+    first = joint.begin(prompt())
+    for _ in range(100):
+        last = joint.begin(prompt())
+    assert first.difficulty.mean == pytest.approx(1.0, abs=0.05) and last.difficulty.mean < 0.1
+
+
 @pytest.mark.parametrize(("keeps", "best"), [(0.3, 2), (0.6, 4), (0.85, 8), (0.97, 16)])
 def test_the_size_that_brings_most_for_its_time_is_found(keeps, best):
     """The best one is where (1 - h^b) / (1 - h) over the seconds of its round is highest."""

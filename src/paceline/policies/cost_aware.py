@@ -40,6 +40,8 @@ class CostAwarePolicy(Policy):
         self.block_size, self.max_budget = block_size, max_budget
         self.calibrate, self.calibration = calibrate, Calibration()
         self.pacer = Pacer()
+        self._read: dict[int, Steps] = {}
+        """Of the trees of this round, by the sequence's pace: what `limit` reads, `learn` need not read again."""
 
     def begin(self, prompt: PromptView) -> Pace:
         pace = Pace()
@@ -51,6 +53,7 @@ class CostAwarePolicy(Policy):
         return Plan(IDLE if self.pacer.rests(sequence.state) else size, self.max_tree_budget(sequence.settings))
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
+        self._read.clear()
         widest = max(draft.tree.num_nodes for draft in drafts)
         if not widest:
             return [0] * len(drafts)
@@ -92,20 +95,28 @@ class CostAwarePolicy(Policy):
             else:
                 self.pacer.saw_idle(draft.sequence.state, 1 + len(path), cost)
         self.pacer.round += 1
+        self._read.clear()
 
     def _learn_one(self, draft: DraftView, path: Sequence[int], cost: float) -> None:
         """What a sequence's draft shows, and whether it should go on drafting; `cost` in plain rounds."""
         if self.calibrate:
-            self.calibration.learn(Steps.of(draft.tree).taken(path))
+            self.calibration.learn(self._steps(draft).taken(path))
         self.pacer.saw_draft(draft.sequence.state, 1 + len(path), cost)
 
     def _network_s(self, drafts: Sequence[DraftView]) -> float:
         """Seconds of the network: one pass for every block size."""
         return sum(self.costs.draft_s(size) for size in _block_sizes(drafts))
 
+    def _steps(self, draft: DraftView) -> Steps:
+        """The tree as the surrogate has it."""
+        key = id(draft.sequence.state)
+        if key not in self._read:
+            self._read[key] = Steps.of(draft.tree)
+        return self._read[key].first(draft.tree.num_nodes)
+
     def _chances(self, draft: DraftView) -> list[float]:
         """The chance of each node to be accepted."""
-        steps = Steps.of(draft.tree)
+        steps = self._steps(draft)
         # what needs no network knows itself how far it can be trusted
         return (self.calibration.corrected(steps) if _ran(draft) else steps).along_paths()
 

@@ -46,7 +46,12 @@ class Curve:
 
     def at(self, size: float) -> float:
         """Seconds at any size; below the first measured one, those of the first."""
-        return float(self.over(np.array([size]))[0])
+        sizes, seconds = self.sizes, self.seconds
+        right = bisect_left(sizes, size)
+        if right == 0 or right == len(sizes):
+            return seconds[0] if right == 0 else seconds[-1] + self._slope * (size - sizes[-1])
+        share = (size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
     def over(self, sizes: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
         """Seconds at many sizes."""
@@ -90,19 +95,26 @@ class Costs:
 
     def verify_s(self, rows: float, context: int) -> float:
         """Seconds of a pass over so many rows after `context` tokens."""
-        return float(self.verify_many(np.array([float(rows)]), context)[0])
+        left, right, share = self._around(context)
+        start = self.verify[left].at(rows)
+        return start + share * max(0.0, self.verify[right].at(rows) - start)
 
     def verify_many(self, rows: Float64[np.ndarray, " n"], context: int) -> Float64[np.ndarray, " n"]:
         """The same for many numbers of rows."""
-        right = min(max(1, bisect_left(self.contexts, context)), len(self.contexts) - 1)
-        left = max(0, right - 1)
+        left, right, share = self._around(context)
         start = self.verify[left].over(rows)
-        if left == right or context <= self.contexts[left]:
-            return start
-        # beyond the longest measured context, as steep as between the last two
-        share = (context - self.contexts[left]) / (self.contexts[right] - self.contexts[left])
         found: np.ndarray = start + share * np.maximum(0.0, self.verify[right].over(rows) - start)
         return found
+
+    def _around(self, context: int) -> tuple[int, int, float]:
+        """The measured contexts below and above, and how far it is from the former to the latter: beyond the longest
+        one, more than all the way."""
+        right = min(max(1, bisect_left(self.contexts, context)), len(self.contexts) - 1)
+        left = max(0, right - 1)
+        if left == right:
+            return left, right, 0.0
+        share = (context - self.contexts[left]) / (self.contexts[right] - self.contexts[left])
+        return left, right, max(0.0, share)
 
     def draft_s(self, block_size: float) -> float:
         """Seconds of a draft."""
@@ -163,7 +175,9 @@ class LiveCosts:
 
     def verify_s(self, rows: float, context: int) -> float:
         """Seconds of one pass."""
-        return float(self.verify_many(np.array([float(rows)]), context)[0])
+        left, right, share = self._around(rows)
+        by_size = (1.0 - share) * self._by_size[left] + share * self._by_size[right]
+        return math.exp(self._verify + by_size) * self.costs.verify_s(rows, context)
 
     def verify_many(self, rows: Float64[np.ndarray, " n"], context: int) -> Float64[np.ndarray, " n"]:
         """Seconds of passes over so many rows."""

@@ -51,9 +51,10 @@ class Difficulty:
         """Expected difficulty."""
         return float(self.weights @ GRID)
 
-    def chance(self, chance: float) -> float:
-        """What a chance is for this request."""
-        return float(self.weights @ _shifted(chance))
+    def chances(self, chances: Sequence[float]) -> list[float]:
+        """What these chances are for this request."""
+        points = self._points()
+        return [sum(weight * _at(chance, difficulty) for difficulty, weight in points) for chance in chances]
 
     def along_paths(self, steps: Steps) -> list[float]:
         """The chance of each node's whole path, over the difficulties that are possible: at three points of the normal

@@ -11,6 +11,7 @@ predictor was trained (`paceline train policy --predict accepted`); every round 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,11 +20,15 @@ import numpy as np
 from paceline.models.policy_head import PolicyHead
 from paceline.policies.base import DraftView, Plan, PromptView, SequenceView
 from paceline.policies.block_skill import BlockSkill
-from paceline.policies.calibration import Outcome, Steps
+from paceline.policies.calibration import Outcome
 from paceline.policies.cost_aware import IDLE, CostAwarePolicy
 from paceline.policies.costs import Costs
 from paceline.policies.difficulty import Difficulty
 from paceline.policies.pace import Pace
+
+_PRIOR_REQUESTS = 4
+_WITHIN = 0.5
+"""How far the passages of one answer lie from the whole: what is predicted is the whole, what is drafted a passage."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +40,26 @@ class Predictor:
     typical: tuple[float, ...]
     spread: tuple[float, ...]
 
-    def __call__(self, prompt: PromptView) -> tuple[Difficulty, dict[int, float]]:
-        """The difficulty of a prompt, and the logarithm of what each size brings beyond that."""
+    def __call__(self, prompt: PromptView) -> tuple[float, dict[int, float]]:
+        """How much easier a prompt is than those of the training, and what each size brings beyond that; logarithms."""
         found = np.array(self.head.predict(prompt.logits, prompt.features, prompt.hidden)) - self.typical
         ease = float(found.mean())
-        sizes = self.head.config.block_sizes
-        return Difficulty(-ease, float(np.mean(self.spread))), dict(zip(sizes, (found - ease).tolist(), strict=True))
+        return ease, dict(zip(self.head.config.block_sizes, (found - ease).tolist(), strict=True))
+
+    @property
+    def deviation(self) -> float:
+        """Of a passage of an answer from what is predicted."""
+        return math.hypot(float(np.mean(self.spread)), _WITHIN)
 
 
 @dataclass
 class JointPace(Pace):
-    """What is known of one request: its difficulty, and which sizes suit it better than others (in logarithms)."""
+    """What is known of one request: its difficulty, which sizes suit it better than others (in logarithms), and how
+    fast the planned round is expected to be."""
 
     difficulty: Difficulty = field(default_factory=Difficulty)
     suits: Mapping[int, float] = field(default_factory=dict)
+    expected: float | None = None
 
 
 class JointPolicy(CostAwarePolicy):
@@ -65,11 +76,16 @@ class JointPolicy(CostAwarePolicy):
         sizes = predictor.head.config.block_sizes if predictor is not None else costs.draft.sizes
         self.skill = BlockSkill(sorted({*sizes, block_size}))
         self._rows = 1.0 + min(block_size, max_budget)
+        self._usual_ease, self._begun = 0.0, 0
 
     def begin(self, prompt: PromptView) -> JointPace:
         pace = JointPace()
         if self.predictor is not None:
-            pace.difficulty, pace.suits = self.predictor(prompt)
+            ease, pace.suits = self.predictor(prompt)
+            # what is served may be harder than what was trained on; the others of it are what this one is judged by
+            pace.difficulty = Difficulty(self._usual_ease - ease, self.predictor.deviation)
+            self._begun += 1
+            self._usual_ease += (ease - self._usual_ease) / (_PRIOR_REQUESTS + self._begun)
         self.pacer.expect(pace, max(self._speeds(pace).values()))
         return pace
 
@@ -77,8 +93,11 @@ class JointPolicy(CostAwarePolicy):
         plan = super().choose(sequence)
         if sequence.settings.block_size is not None or plan.block_size == IDLE:
             return plan
-        speeds = self._speeds(sequence.state)
-        return Plan(max(speeds, key=lambda size: speeds[size]), plan.tree_budget)
+        pace: JointPace = sequence.state
+        speeds = self._speeds(pace)
+        size = max(speeds, key=lambda size: speeds[size])
+        pace.expected = speeds[size]
+        return Plan(size, plan.tree_budget)
 
     def _speeds(self, pace: JointPace) -> dict[int, float]:
         """Tokens in the time of a plain round, for each size, at the rows that rounds usually have."""
@@ -92,21 +111,22 @@ class JointPolicy(CostAwarePolicy):
 
     def _learn_one(self, draft: DraftView, path: Sequence[int], cost: float) -> None:
         pace: JointPace = draft.sequence.state
-        size, steps = draft.plan.block_size, Steps.of(draft.tree)
+        size, steps = draft.plan.block_size, self._steps(draft)
         self.skill.learn(size, len(path), pace.suits.get(size, 0.0) - pace.difficulty.mean)
         self._rows += 0.1 * (1 + draft.tree.num_nodes - self._rows)
         seen = steps.taken(path)
         corrected = self.calibration.corrected(steps).taken(path)
         # the calibration is of typical requests: what this one's difficulty explains is not its to learn
-        self.calibration.learn([Outcome(one.depth, pace.difficulty.chance(one.chance), one.hit) for one in seen])
+        chances = pace.difficulty.chances([one.chance for one in seen])
+        self.calibration.learn([Outcome(one.depth, chance, one.hit) for one, chance in zip(seen, chances, strict=True)])
         pace.difficulty.saw(corrected)
-        self.pacer.saw_draft(pace, 1 + len(path), cost, self._speeds(pace).get(size))
+        self.pacer.saw_draft(pace, 1 + len(path), cost, pace.expected)
 
     def _chances(self, draft: DraftView) -> list[float]:
         if draft.plan.block_size == IDLE:
             return super()._chances(draft)
         pace: JointPace = draft.sequence.state
-        return pace.difficulty.along_paths(self.calibration.corrected(Steps.of(draft.tree)))
+        return pace.difficulty.along_paths(self.calibration.corrected(self._steps(draft)))
 
     def describe(self) -> dict[str, int | float | str]:
         sizes = ", ".join(map(str, self.skill.sizes))

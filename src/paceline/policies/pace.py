@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 PROBE_EVERY = 64
 _FIRST_REST, _FIRST_REST_EXPECTED, _TRY_EVERY = 2, 16, 4
-_PRIOR_ROUNDS = 2.0
+_PRIOR_ROUNDS = 4.0
 _PRIOR_SPEED = 1.2
 _ENOUGH_ROUNDS = 8.0
 """Before so many rounds, a request begins with a draft whatever the others have shown."""
 _HYSTERESIS = 1.02
 """What rest must promise more than a draft."""
-_MEMORY, _LONG_MEMORY = 0.85, 0.98
+_MEMORY, _LONG_MEMORY = 0.93, 0.98
 
 
 @dataclass
