@@ -54,6 +54,13 @@ def test_costs_are_kept_and_a_damaged_file_is_measured_again(monkeypatch):
     Costs.from_json(json.loads(path.read_text()))
 
 
+def test_a_machine_that_is_too_slow_is_measured_at_few_sizes_and_one_context(monkeypatch):
+    monkeypatch.setattr("paceline.calibrate._PATIENCE_S", 0.0)
+    costs = measure_costs(tiny_target("llama"), PromptLookupDrafter(), 8)
+    assert len(costs.contexts) == len(costs.verify) == 1
+    assert costs.verify[0].sizes == (1, 2) and costs.draft.sizes == (2, 4)
+
+
 def test_costs_of_a_busy_machine_are_used_but_not_kept(monkeypatch):
     target, drafter = tiny_target("llama"), PromptLookupDrafter()
     monkeypatch.setattr("paceline.policies.costs.MOST_UNSTEADY", 1.6)

@@ -9,8 +9,10 @@ import pytest
 
 from paceline.bench.acceptance_tables import joined, read_tables
 from paceline.bench.policy_report import BEST_FIXED, ORACLE, histogram, report_rows
+from paceline.checkpoints.policy import save_policy
 from paceline.cli import main
 from paceline.errors import CheckpointError, InputError
+from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "blockpilot_acceptance.json"
 TABLE = {
@@ -120,3 +122,10 @@ def test_the_published_table_gives_the_published_figures(capsys):
         assert [words[5] for words in lines if words[2:4] == ["fixed", "16"]] == [fixed]
         assert [words[4] for words in lines if words[2] == "oracle"] == [oracle]
     assert "equals the oracle on 64 of 64 prompts" in out
+
+
+def test_a_network_that_predicts_something_else_is_refused(table, tmp_path, capsys):
+    shape = PolicyHeadConfig(num_inputs=4, block_sizes=(8, 16), width=4, predicts="accepted")
+    save_policy(PolicyHead(shape), tmp_path / "joint", {"target_digest": "aaaa", "drafter_digest": "bbbb"})
+    assert main(["policy", "report", str(table), "--policy", str(tmp_path / "joint")]) == 2
+    assert "predicts accepted, but a report judges sizes" in capsys.readouterr().err

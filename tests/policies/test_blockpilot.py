@@ -143,6 +143,11 @@ def test_policies_by_name(tmp_path):
         named_policy(f"blockpilot:{tmp_path / 'p'}", other)
 
 
+def test_nodes_that_are_named_twice_are_refused():
+    with pytest.raises(InputError, match="both say how many nodes"):
+        named_policy("fixed:8:64", circumstances(asked_budget=4))
+
+
 def test_a_network_that_comes_with_the_package_serves_its_own_pair_and_no_other(tmp_path):
     save_policy(head_that_says(5), tmp_path / "p", PAIR)
     ours = circumstances(shipped={"best_size": tmp_path / "p"})

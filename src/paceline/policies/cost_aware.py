@@ -2,8 +2,16 @@
 
 Nodes come likeliest first, so that the best tree of n nodes is the first n of them. With q(u) the chance that node u
 is accepted, a round over b trees of n nodes brings b + sum of their q(u) tokens and takes
-T_draft + T_verify(b (1 + n)) + T_other seconds; n is where tokens over seconds are highest (CaDDTree, arXiv 2606.01813;
-BASTION, arXiv 2605.29727). A pass pads its trees to the largest, so that its trees share one n.
+T_draft + T_verify(b (1 + n)) + T_other seconds (CaDDTree, arXiv 2606.01813; BASTION, arXiv 2605.29727). A pass pads its
+trees to the largest, so that its trees share one n.
+
+Tokens over seconds of all rounds together are highest where each round's n is that of the largest
+
+    tokens(n) - rate * seconds(n)
+
+with the rate that is reached so (Dinkelbach's method for ratios), not where each round's own ratio is: a second is
+worth as much in a round with a poor draft, and there are better rounds to spend it in. The rate is what the sequence's
+rounds have shown. Where all rounds are alike, both are the same.
 
 Where rounds without a pass of the draft network are faster, it rests (`pace.py`). Meanwhile the drafter proposes what
 it can without one, such as prompt lookup's copies, and as many of those nodes are verified as pay; else rounds are
@@ -67,12 +75,13 @@ class CostAwarePolicy(Policy):
         return [min(count, draft.tree.num_nodes) for draft in drafts]
 
     def _best(self, drafts: Sequence[DraftView], gains: Sequence[float], least: int) -> int:
-        """The number of nodes, `least` or more, where tokens over seconds are highest."""
-        batch = len(drafts)
-        tokens = batch + np.concatenate([[0.0], np.cumsum(gains)])
-        rows = batch * np.arange(1.0, len(tokens) + 1.0)
-        seconds = self._network_s(drafts) + self.costs.other + self.costs.verify_many(rows, _context(drafts))
-        return least + int((tokens / seconds)[least:].argmax())
+        """The number of nodes, `least` or more, that brings most beyond what its seconds are worth."""
+        batch, context = len(drafts), _context(drafts)
+        brought = np.concatenate([[0.0], np.cumsum(gains)])
+        rows = batch * np.arange(1.0, len(brought) + 1.0)
+        speed = sum(self.pacer.speed(draft.sequence.state) for draft in drafts if draft.sequence.state is not None)
+        rate = speed / (self.costs.verify_s(batch, context) + self.costs.other)
+        return least + int((brought - rate * self.costs.verify_many(rows, context))[least:].argmax())
 
     def _known(self, batch: int, best: int, widest: int) -> int:
         """The best number of nodes; or one around it of which it is not known what it costs, to see that once."""

@@ -77,6 +77,10 @@ class Pacer:
         if self._rested % _TRY_EVERY:
             pace.rest_until, pace.next_rest = self.round + _FIRST_REST_EXPECTED, 2 * _FIRST_REST_EXPECTED
 
+    def speed(self, pace: Pace) -> float:
+        """Tokens that this sequence's rounds give in the time of a plain one."""
+        return pace.drafting.over(self.typical.over(_PRIOR_SPEED))
+
     def rests(self, pace: Pace) -> bool:
         """Whether the network rests in this sequence's next round."""
         return self.round < pace.rest_until
@@ -85,8 +89,8 @@ class Pacer:
         """A round in which the network ran; `expected` as in `expect`."""
         pace.drafting.saw(tokens, cost)
         self.typical.saw(tokens, cost)
-        prior = self.typical.over(_PRIOR_SPEED) if expected is None else expected
-        pace.is_trial = pace.idling.over(1.0) > pace.drafting.over(prior) * _HYSTERESIS
+        drafting = self.speed(pace) if expected is None else pace.drafting.over(expected)
+        pace.is_trial = pace.idling.over(1.0) > drafting * _HYSTERESIS
         if not pace.is_trial:
             pace.next_rest = _FIRST_REST
             return

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.acceptance import Accepted
-from paceline.drafters.base import Drafter
-from paceline.drafters.traced import TracedDrafter
+from paceline.drafters.traced import Round
 from paceline.engine import Engine
+from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
 from paceline.proof.subject import Finding, Subject, Texts, answers
-from paceline.sequence import ActiveSequence
-from paceline.target.base import Pass
 from paceline.tree import DraftTree
 from paceline.types import GenerationSettings
 
@@ -89,38 +86,51 @@ def a_tree_gives_all_it_shares(subject: Subject) -> Finding:
     """A round accepts every node that tree and text share, and so no less than the tree's likeliest chain would."""
     rounds = accepted = shared = chains = 0
     for parts in subject.drafted.values():
-        assert parts.drafter is not None, "nothing is drafted"
-        watched = _WatchedRounds(parts.drafter)
-        engine = Engine(replace(parts, drafter=watched, observer=watched), max_batch=1)
+        assert parts.policy is not None, "nothing is drafted"
+        watched = _WatchedPolicy(parts.policy)
+        engine = Engine(replace(parts, policy=watched), max_batch=1)
         for prompt in subject.prompts:
             watched.rounds.clear()
-            watched.accepted.clear()
             request = engine.submit(prompt, subject.settings())
             engine.run()
             text = [*prompt, *request.tokens]
             # the last round may be cut where the answer ends
-            for drafted, kept in zip(watched.rounds[:-1], watched.accepted, strict=False):
+            for verified, kept in watched.rounds[:-1]:
                 rounds, accepted = rounds + 1, accepted + kept
-                shared += len(drafted.accepted(text))
-                chains += _agreement(_likeliest_chain(drafted.tree), text[drafted.num_tokens :])
+                shared += len(verified.accepted(text))
+                chains += _agreement(_likeliest_chain(verified.tree), text[verified.num_tokens :])
     per_round = f"{accepted} accepted in {rounds} rounds, {shared} shared, {chains} by chains"
     return Finding(accepted == shared and accepted >= chains, per_round)
 
 
-class _WatchedRounds(TracedDrafter):
-    """Keeps, for every drafted round of row 0, how many nodes the loop accepted."""
+class _WatchedPolicy(Policy):
+    """Another policy, with every round kept that verified nodes: its tree as it was verified, and how many it kept."""
 
-    def __init__(self, drafter: Drafter):
-        super().__init__(drafter)
-        self.accepted: list[int] = []
+    def __init__(self, inner: Policy):
+        self.inner = inner
+        self.needs_times, self.needs_hidden = inner.needs_times, inner.needs_hidden
+        self.rounds: list[tuple[Round, int]] = []
 
-    def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
-        pass
+    def begin(self, prompt: PromptView) -> Any:
+        return self.inner.begin(prompt)
 
-    def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
-        # a round in which nothing is wanted is not drafted for
-        if len(self.rounds) > len(self.accepted):
-            self.accepted.append(len(accepted.paths[0]))
+    def choose(self, sequence: SequenceView) -> Plan:
+        return self.inner.choose(sequence)
+
+    def limit(self, drafts: Sequence[DraftView]) -> list[int]:
+        return self.inner.limit(drafts)
+
+    def learn(self, outcome: RoundView) -> None:
+        for draft, path in zip(outcome.drafts, outcome.paths, strict=True):
+            if draft.tree.num_nodes:
+                self.rounds.append((Round(draft.num_tokens, draft.tree), len(path)))
+        self.inner.learn(outcome)
+
+    def max_tree_budget(self, settings: GenerationSettings) -> int:
+        return self.inner.max_tree_budget(settings)
+
+    def describe(self) -> dict[str, int | float | str]:
+        return self.inner.describe()
 
 
 def _likeliest_chain(tree: DraftTree) -> list[int]:
