@@ -137,7 +137,7 @@ def test_policies_by_name(tmp_path):
     assert isinstance(pilot, BlockPilotPolicy) and pilot.tree_budget == 8
     aware = named_policy("cost_aware", circumstances())
     assert isinstance(aware, CostAwarePolicy) and (aware.block_size, aware.max_budget) == (8, 32)
-    assert aware.calibrate and not named_policy("cost_aware:uncalibrated", circumstances()).calibrate
+    assert not aware.calibrate and named_policy("cost_aware:calibrated", circumstances()).calibrate
     with pytest.raises(CheckpointError, match="another drafter"):
         other = circumstances(pair=lambda: {**PAIR, "drafter_digest": "other"})
         named_policy(f"blockpilot:{tmp_path / 'p'}", other)

@@ -43,9 +43,9 @@ class ModelOptions:
     """Rows of the drafter's block, anchor included; the drafter's own where not given."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
     """What decides how much to draft: `fixed:SIZE`, `fixed:SIZE:NODES`, `blockpilot`, `cost_aware` or `joint` (the last
-    two measure this machine once, for up to a minute; `cost_aware:uncalibrated` takes the drafter's probabilities as
-    they are); `blockpilot:FOLDER` and `joint:FOLDER` use what `paceline train policy` made; --block-size, or the
-    drafter's own, where not given."""
+    two measure this machine once, for up to a minute; `cost_aware:calibrated` corrects the drafter's probabilities by
+    what was accepted); `blockpilot:FOLDER` and `joint:FOLDER` use what `paceline train policy` made; --block-size, or
+    the drafter's own, where not given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None

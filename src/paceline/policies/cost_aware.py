@@ -38,12 +38,12 @@ class CostAwarePolicy(Policy):
     """A fixed block size, and as many nodes as pay; none where none do. A request's own sizes bound it.
 
     The costs, the calibration and what is typical are shared by all requests and follow the rounds; what a request's
-    own rounds have shown is its `Pace`.
+    own rounds have shown is its `Pace`. Without `calibrate` the drafter's chances are believed as they are.
     """
 
     needs_times = True
 
-    def __init__(self, costs: Costs, block_size: int, max_budget: int, calibrate: bool = True):
+    def __init__(self, costs: Costs, block_size: int, max_budget: int, calibrate: bool = False):
         self.costs = LiveCosts(costs)
         self.block_size, self.max_budget = block_size, max_budget
         self.calibrate, self.calibration = calibrate, Calibration()

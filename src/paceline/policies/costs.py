@@ -21,7 +21,9 @@ from jaxtyping import Float64
 from paceline.errors import CheckpointError
 
 MOST_UNSTEADY = 1.6
-_STEP, _FIRST_STEP = 0.1, 0.5
+_STEP = 0.1
+_FIRST_STEP, _LEAST_STEP = 0.5, 0.005
+"""Of a size's own factor: nearly an average, or noise would make some sizes look cheap, and those would be chosen."""
 _SEEN_ENOUGH = 2.0
 _FORGET = 0.998
 _MOST_SURPRISE, _EARLY = 0.5, 4.0
@@ -210,7 +212,7 @@ class LiveCosts:
         self._seen = [_FORGET * count for count in self._seen]
         left, right, share = self._around(rows)
         for size, nearness in ((left, 1.0 - share), (right, share)):
-            self._by_size[size] += surprise * nearness * max(_STEP, _FIRST_STEP / (1.0 + self._seen[size]))
+            self._by_size[size] += surprise * nearness * max(_LEAST_STEP, _FIRST_STEP / (1.0 + self._seen[size]))
             self._seen[size] += nearness
 
     def _around(self, rows: float) -> tuple[int, int, float]:

@@ -70,7 +70,7 @@ class JointPolicy(CostAwarePolicy):
     """
 
     def __init__(self, costs: Costs, block_size: int, max_budget: int, predictor: Predictor | None = None):
-        super().__init__(costs, block_size, max_budget)
+        super().__init__(costs, block_size, max_budget, calibrate=True)
         self.predictor = predictor
         self.needs_hidden = predictor is not None and predictor.head.config.inputs == "last_hidden"
         sizes = predictor.head.config.block_sizes if predictor is not None else costs.draft.sizes

@@ -22,10 +22,10 @@ from paceline.policies.joint import JointPolicy, Predictor
 from paceline.types import GenerationSettings, PolicyOutputs
 
 FORMS = (
-    "fixed:SIZE, fixed:SIZE:NODES, blockpilot, blockpilot:FOLDER, cost_aware, cost_aware:uncalibrated, joint or "
+    "fixed:SIZE, fixed:SIZE:NODES, blockpilot, blockpilot:FOLDER, cost_aware, cost_aware:calibrated, joint or "
     "joint:FOLDER"
 )
-BLOCKPILOT, COST_AWARE, UNCALIBRATED, JOINT = "blockpilot", "cost_aware", "uncalibrated", "joint"
+BLOCKPILOT, COST_AWARE, CALIBRATED, JOINT = "blockpilot", "cost_aware", "calibrated", "joint"
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def named_policy(spec: str, given: Circumstances) -> Policy:
         if found is None:
             raise InputError(f"policy {spec!r} names no folder, but none comes with this drafter; train one, name it.")
         return BlockPilotPolicy(found.head, given.budget(found.head.config.block_sizes[-1]))
-    if kind == COST_AWARE and argument in ("", UNCALIBRATED) and not spec.endswith(":"):
-        return CostAwarePolicy(given.costs(), given.block_size, given.max_budget, argument != UNCALIBRATED)
+    if kind == COST_AWARE and argument in ("", CALIBRATED) and not spec.endswith(":"):
+        return CostAwarePolicy(given.costs(), given.block_size, given.max_budget, argument == CALIBRATED)
     if kind == JOINT and not spec.endswith(":"):
         found = _trained(argument, "accepted", given)
         predictor = _predictor(found) if found is not None else None
