@@ -59,6 +59,7 @@ def test_a_machine_that_is_too_slow_is_measured_at_few_sizes_and_one_context(mon
     costs = measure_costs(tiny_target("llama"), PromptLookupDrafter(), 8)
     assert len(costs.contexts) == len(costs.verify) == 1
     assert costs.verify[0].sizes == (1, 2) and costs.draft.sizes == (2, 4)
+    assert not costs.unsteadiness < math.inf  # nothing was measured twice
 
 
 def test_costs_of_a_busy_machine_are_used_but_not_kept(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,8 @@ def costs_of(target: Target, drafter: Drafter, max_budget: int, pair: Mapping[st
 
 def unsteady(costs: Costs) -> str:
     """What to say of costs that a busy machine gave."""
+    if math.isinf(costs.unsteadiness):
+        return "there was no time to measure the same pass twice: this machine is slow, or does something else too"
     return f"the same passes took {costs.unsteadiness:.1f} times as long at times: this machine does something else too"
 
 
@@ -105,7 +108,8 @@ def measure_costs(
             break
     contexts = contexts[: len(passes)]
     verify = tuple(_curve(rows, seconds) for seconds in passes)
-    unsteadiness = median(max(repeats) / min(repeats) for seconds in passes for repeats in seconds)
+    repeated = [repeats for seconds in passes for repeats in seconds]
+    unsteadiness = median(max(r) / min(r) for r in repeated) if min(map(len, repeated)) > 1 else math.inf
     report("drafts")
     own = drafter.default_block_size
     sizes = tuple(sorted({2, max(2, own // 2), own, own + 2, 2 * own}))

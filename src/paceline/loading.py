@@ -67,8 +67,8 @@ def load(
     checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
     and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
     network grows by best_first. `exact` refuses a target whose logits depend, in their last bits, on what else is in
-    the pass. `policy` decides how much to draft: "fixed:SIZE", "blockpilot" or "blockpilot:FOLDER", "cost_aware",
-    "joint" or "joint:FOLDER"; the last two kinds measure this machine once (None: `block_size`, or the drafter's own).
+    the pass. `policy` decides how much to draft: "fixed:SIZE[:NODES]", "blockpilot[:FOLDER]", "cost_aware[:calibrated]"
+    or "joint[:FOLDER]"; the last two kinds measure this machine once (None: `block_size`, or the drafter's own).
     `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last `num_prefixes`
     answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's text may part from a
     fresh start's where two tokens nearly tie).

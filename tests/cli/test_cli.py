@@ -304,7 +304,10 @@ def test_ctrl_c_while_the_command_is_still_loading_is_one_line(monkeypatch, caps
     assert capsys.readouterr().err == "paceline: interrupted\n"
 
 
-@pytest.mark.parametrize("flags", [["--policy", "joint"], ["--block-size", "5"], ["--tree-budget", "5"]])
+@pytest.mark.parametrize(
+    "flags",
+    [["--policy", "joint"], ["--block-size", "5"], ["--tree-budget", "5"], ["--tree", "chain"], ["--no-lookup"]],
+)
 @pytest.mark.parametrize("command", [["generate", "hello"], ["chat"]])
 def test_how_to_draft_is_refused_where_nothing_is_drafted(command, flags, capsys):
     assert main([*command, "--no-draft", *flags]) == 2

@@ -196,7 +196,7 @@ def test_costs_of_another_shape_than_the_measured_one_are_found_while_working():
         shares.append(rate(1, gains, count) / max(rate(1, gains, n) for n in range(33)))
         path = list(range(1, 1 + min(count, int(rng.poisson(sum(gains[:count]))))))
         aware.learn(outcome(view(tree.first(count), pace), path, verify_s=COSTS.verify_s(1 + count, 64)))
-    assert np.mean(shares[:10]) < 0.95 and np.mean(shares[200:]) > 0.97
+    assert np.mean(shares[:10]) < 0.92 and np.mean(shares[200:]) > 0.94
 
 
 def test_curves_are_straight_between_what_was_measured():

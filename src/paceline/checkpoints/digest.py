@@ -12,21 +12,23 @@ from paceline.errors import CheckpointError
 
 _WHOLE_BYTES = 32 * 2**20
 _SAMPLE_BYTES = 512
+_OF_DRAFTERS = ("block_size", "mask_token_id", "target_layer_ids", "dflash_config")
+"""What the same weights may be used with in different ways."""
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """Digest of a folder's tensors, their names and shapes included: of small files whole, of large ones both ends of
-    every tensor.
+    """Digest of a folder's tensors, their names and shapes included (of small files whole, of large ones both ends of
+    every tensor), and of what a drafter's config.json says of its blocks.
 
     A copy has the same digest, and so has one that another version of a library wrote, with other defaults in its
-    config.json. Another checkpoint of the same architecture has another one, unless it differs only inside of large
-    tensors.
+    config.json. Another checkpoint has another one, unless it differs inside of large tensors or in its config alone.
 
     Raises:
         CheckpointError: no config.json there, or a weight file that cannot be read.
     """
-    read_config(folder)
-    hasher = hashlib.sha256()
+    config = read_config(folder)
+    shape = {name: config.get(name) for name in _OF_DRAFTERS}
+    hasher = hashlib.sha256(json.dumps(shape, sort_keys=True).encode())
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             _add_tensors(hasher, path, file)
@@ -47,7 +49,10 @@ def _add_tensors(hasher: hashlib._Hash, path: Path, file: BinaryIO) -> None:
             begin, end = entry["data_offsets"]
             for place, count in _spans(begin, end, size <= _WHOLE_BYTES):
                 file.seek(start + place)
-                hasher.update(file.read(count))
+                data = file.read(count)
+                if len(data) < count:
+                    raise ValueError(f"it ends before {name} does")
+                hasher.update(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no safetensors file ({error!r}); download it again.") from error
 

@@ -178,8 +178,14 @@ def check_drafting(sampling: SamplingOptions, options: ModelOptions) -> None:
     Raises:
         InputError: names the flag.
     """
-    given = {"--block-size": options.block_size, "--tree-budget": options.tree_budget, "--policy": options.policy}
-    flag = next((flag for flag, value in given.items() if value is not None), None)
+    given = {
+        "--block-size": options.block_size is not None,
+        "--tree-budget": options.tree_budget is not None,
+        "--policy": options.policy is not None,
+        "--tree": options.tree != ModelOptions.tree,
+        "--no-lookup": not options.lookup,
+    }
+    flag = next((flag for flag, came in given.items() if came), None)
     if not sampling.draft and flag is not None:
         raise InputError(f"{flag} and --no-draft came, but nothing is drafted then; leave one of them out.")
 

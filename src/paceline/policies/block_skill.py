@@ -1,9 +1,9 @@
 """What a block of each size brings, learned from all requests' rounds.
 
 A drafted token is kept with the odds exp(m + s(b) + x): m is the drafter's skill, s(b) what its block size adds, and x
-what is known of the request. A round of a block of b is b - 1 trials at most, the last of them a failure where the path
-ended inside the block; m and s follow them by stochastic gradients of the log-likelihood. s fades towards 0, so that a
-size of which little is known is judged as all the others are, and no bad luck lasts.
+what is known of the request. A round of a block of b is b - 1 trials at most, the last of them a failure where the
+target refused what was drafted; m and s follow them by stochastic gradients of the log-likelihood. s fades towards
+0, so that a size of which little is known is judged as all the others are, and no bad luck lasts.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class BlockSkill:
         chance = self.chance(size, log_odds)
         return float(1.0 - chance**size) / (1.0 - chance)
 
-    def learn(self, size: int, kept: int, log_odds: float) -> None:
-        """One round that kept so many drafted tokens."""
+    def learn(self, size: int, kept: int, refused: bool, log_odds: float) -> None:
+        """One round that kept so many drafted tokens; `refused`: the target wanted another one than any that followed,
+        and the path did not end with the tree."""
         hits = min(kept, size - 1)
-        misses = int(kept < size - 1)
+        misses = int(refused and kept < size - 1)
         chance = self.chance(size, log_odds)
         gradient = hits * (1.0 - chance) - misses * chance
         self._all += _STEP * gradient

@@ -11,7 +11,7 @@ Tokens over seconds of all rounds together are highest where each round's n is t
 
 with the rate that is reached so (Dinkelbach's method for ratios), not where each round's own ratio is: a second is
 worth as much in a round with a poor draft, and there are better rounds to spend it in. The rate is what the sequence's
-rounds have shown. Where all rounds are alike, both are the same.
+rounds have shown, and that of plain rounds at least. Where all rounds are alike, both are the same.
 
 Where rounds without a pass of the draft network are faster, it rests (`pace.py`). Meanwhile the drafter proposes what
 it can without one, such as prompt lookup's copies, and as many of those nodes are verified as pay; else rounds are
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
 from paceline.policies.calibration import Calibration, Steps
@@ -32,6 +33,8 @@ from paceline.types import GenerationSettings
 
 IDLE = 1
 """The block size at which a draft network rests."""
+_TRIAL_LOSS = 0.1
+"""Tokens a round that seeing what a size costs may lose."""
 
 
 class CostAwarePolicy(Policy):
@@ -70,23 +73,29 @@ class CostAwarePolicy(Policy):
             for node, chance in enumerate(self._chances(draft) if draft.tree.num_nodes else ()):
                 gains[node] += chance
         # a trial that verified nothing would show nothing
-        least = any(_ran(draft) and draft.sequence.state.is_trial for draft in drafts)
-        count = self._known(len(drafts), self._best(drafts, gains, int(least)), widest)
+        least = int(any(_ran(draft) and draft.sequence.state.is_trial for draft in drafts))
+        count = self._settle(len(drafts), self._worth(drafts, gains), least)
         return [min(count, draft.tree.num_nodes) for draft in drafts]
 
-    def _best(self, drafts: Sequence[DraftView], gains: Sequence[float], least: int) -> int:
-        """The number of nodes, `least` or more, that brings most beyond what its seconds are worth."""
+    def _worth(self, drafts: Sequence[DraftView], gains: Sequence[float]) -> Float64[np.ndarray, " n"]:
+        """For each number of nodes, from 0 on: tokens beyond the roots', less what the seconds of it are worth."""
         batch, context = len(drafts), _context(drafts)
         brought = np.concatenate([[0.0], np.cumsum(gains)])
         rows = batch * np.arange(1.0, len(brought) + 1.0)
-        speed = sum(self.pacer.speed(draft.sequence.state) for draft in drafts if draft.sequence.state is not None)
+        speed = sum(self.pacer.speed(draft.sequence.state) for draft in drafts)
         rate = speed / (self.costs.verify_s(batch, context) + self.costs.other)
-        return least + int((brought - rate * self.costs.verify_many(rows, context))[least:].argmax())
+        found: np.ndarray = brought - rate * self.costs.verify_many(rows, context)
+        return found
 
-    def _known(self, batch: int, best: int, widest: int) -> int:
-        """The best number of nodes; or one around it of which it is not known what it costs, to see that once."""
-        around = (best, best // 2, min(max(1, 2 * best), widest))
-        return next((n for n in around if not self.costs.knows(batch * (1 + n))), best)
+    def _settle(self, batch: int, worth: Float64[np.ndarray, " n"], least: int) -> int:
+        """The number of nodes that is worth most, `least` or more; or one around it of which it is not known what it
+        costs, to see that, where it is not expected to lose much."""
+        best = least + int(worth[least:].argmax())
+        floor = float(worth[best]) - _TRIAL_LOSS * batch
+        for count in (best, max(least, best // 2), min(max(1, 2 * best), len(worth) - 1)):
+            if worth[count] >= floor and not self.costs.knows(batch * (1 + count)):
+                return count
+        return best
 
     def learn(self, outcome: RoundView) -> None:
         drafts, batch = outcome.drafts, len(outcome.drafts)

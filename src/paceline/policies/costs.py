@@ -22,7 +22,7 @@ from paceline.errors import CheckpointError
 
 MOST_UNSTEADY = 1.6
 _STEP = 0.1
-_FIRST_STEP, _LEAST_STEP = 0.5, 0.005
+_FIRST_STEP, _LEAST_STEP = 0.5, 0.01
 """Of a size's own factor: nearly an average, or noise would make some sizes look cheap, and those would be chosen."""
 _SEEN_ENOUGH = 2.0
 _FORGET = 0.998

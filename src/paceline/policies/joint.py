@@ -66,7 +66,7 @@ class JointPolicy(CostAwarePolicy):
     """A cost-aware budget whose chances and block size follow the request.
 
     Block sizes are the predictor's, else those whose drafts were measured. Without a predictor every request begins as
-    a typical one.
+    a typical one. The sequences of a batch share a pass of the network, and so the size: that of the first one.
     """
 
     def __init__(self, costs: Costs, block_size: int, max_budget: int, predictor: Predictor | None = None):
@@ -77,6 +77,7 @@ class JointPolicy(CostAwarePolicy):
         self.skill = BlockSkill(sorted({*sizes, block_size}))
         self._rows = 1.0 + min(block_size, max_budget)
         self._usual_ease, self._begun = 0.0, 0
+        self._size_of_round = -1, block_size
 
     def begin(self, prompt: PromptView) -> JointPace:
         pace = JointPace()
@@ -95,7 +96,9 @@ class JointPolicy(CostAwarePolicy):
             return plan
         pace: JointPace = sequence.state
         speeds = self._speeds(pace)
-        size = max(speeds, key=lambda size: speeds[size])
+        if self._size_of_round[0] != self.pacer.round:
+            self._size_of_round = self.pacer.round, max(speeds, key=lambda size: speeds[size])
+        size = self._size_of_round[1]
         pace.expected = speeds[size]
         return Plan(size, plan.tree_budget)
 
@@ -112,9 +115,10 @@ class JointPolicy(CostAwarePolicy):
     def _learn_one(self, draft: DraftView, path: Sequence[int], cost: float) -> None:
         pace: JointPace = draft.sequence.state
         size, steps = draft.plan.block_size, self._steps(draft)
-        self.skill.learn(size, len(path), pace.suits.get(size, 0.0) - pace.difficulty.mean)
         self._rows += 0.1 * (1 + draft.tree.num_nodes - self._rows)
         seen = steps.taken(path)
+        known = pace.suits.get(size, 0.0) - pace.difficulty.mean
+        self.skill.learn(size, len(path), not all(one.hit for one in seen), known)
         corrected = self.calibration.corrected(steps).taken(path)
         # the calibration is of typical requests: what this one's difficulty explains is not its to learn
         chances = pace.difficulty.chances([one.chance for one in seen])

@@ -3,10 +3,10 @@
 Times are counted in plain rounds of the same batch and context, as they cost at that moment: a round that takes 1.2
 plain rounds and gives 1.8 tokens has a speed of 1.5. So rounds of a busy minute and of a quiet one compare.
 
-Where rounds without the network are faster, it rests, and is tried again after 2, 4, 8 ... rounds, at most PROBE_EVERY.
-Rests end at multiples of their length, so that the sequences of a batch try again together. A request that is expected
-to do no better begins with a rest of 16; but every fourth such one does not, or short answers would never show that
-times have changed.
+Where rounds without the network are faster, it rests, and is tried again at the next round that is a multiple of 2,
+then of 4, 8 ... PROBE_EVERY, so that the sequences of a batch try again together. A request that is expected to do no
+better begins with a rest, until a multiple of 16; but every fourth such one does not, or short answers would never show
+that times have changed.
 """
 
 from __future__ import annotations
@@ -75,10 +75,16 @@ class Pacer:
         self._rested += 1
         pace.is_trial = True
         if self._rested % _TRY_EVERY:
-            pace.rest_until, pace.next_rest = self.round + _FIRST_REST_EXPECTED, 2 * _FIRST_REST_EXPECTED
+            pace.rest_until = self._until(_FIRST_REST_EXPECTED)
+            pace.next_rest = 2 * _FIRST_REST_EXPECTED
 
-    def speed(self, pace: Pace) -> float:
-        """Tokens that this sequence's rounds give in the time of a plain one."""
+    def speed(self, pace: Pace | None) -> float:
+        """Tokens that a sequence's rounds give in the time of a plain one; None is a sequence that does not draft."""
+        if pace is None:
+            return 1.0
+        return max(1.0, self._drafting(pace), pace.idling.over(1.0))
+
+    def _drafting(self, pace: Pace) -> float:
         return pace.drafting.over(self.typical.over(_PRIOR_SPEED))
 
     def rests(self, pace: Pace) -> bool:
@@ -89,14 +95,18 @@ class Pacer:
         """A round in which the network ran; `expected` as in `expect`."""
         pace.drafting.saw(tokens, cost)
         self.typical.saw(tokens, cost)
-        drafting = self.speed(pace) if expected is None else pace.drafting.over(expected)
+        drafting = self._drafting(pace) if expected is None else pace.drafting.over(expected)
         pace.is_trial = pace.idling.over(1.0) > drafting * _HYSTERESIS
         if not pace.is_trial:
             pace.next_rest = _FIRST_REST
             return
-        pace.rest_until = ((self.round + 1) // pace.next_rest + 1) * pace.next_rest
+        pace.rest_until = self._until(pace.next_rest)
         pace.next_rest = min(2 * pace.next_rest, PROBE_EVERY)
 
     def saw_idle(self, pace: Pace, tokens: int, cost: float) -> None:
         """A round in which it rested."""
         pace.idling.saw(tokens, cost)
+
+    def _until(self, length: int) -> int:
+        """The next round but one, at least, that is a multiple of the length."""
+        return ((self.round + 1) // length + 1) * length
