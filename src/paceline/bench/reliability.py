@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from paceline.policies.base import Plan, Policy, PromptView, RoundView, SequenceView
+from paceline.policies.base import Policy, PromptView, RoundView
 from paceline.policies.calibration import Calibration, Steps
 from paceline.policies.difficulty import Difficulty
-from paceline.types import GenerationSettings
+from paceline.policies.observed import ObservedPolicy
 
 KINDS = ("drafter", "calibrated", "posterior")
 _EDGES = np.array([0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0 + 1e-9])
 _LEAST = 1e-4
 
 
-class WatchedPolicy(Policy):
-    """Another policy's plans, and what the nodes of every round were expected to do and did."""
+class WatchedPolicy(ObservedPolicy):
+    """A fixed policy's plans, and what the nodes of every round were expected to do and did; the state of a sequence is
+    its difficulty."""
 
     def __init__(self, inner: Policy):
-        self.inner = inner
+        super().__init__(inner)
         self.calibration = Calibration()
         self.rounds = 0
         self._chances: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
@@ -37,15 +38,6 @@ class WatchedPolicy(Policy):
 
     def begin(self, prompt: PromptView) -> Difficulty:
         return Difficulty()
-
-    def choose(self, sequence: SequenceView) -> Plan:
-        return self.inner.choose(sequence)
-
-    def max_tree_budget(self, settings: GenerationSettings) -> int:
-        return self.inner.max_tree_budget(settings)
-
-    def describe(self) -> dict[str, int | float | str]:
-        return self.inner.describe()
 
     def learn(self, outcome: RoundView) -> None:
         for draft, path in zip(outcome.drafts, outcome.paths, strict=True):

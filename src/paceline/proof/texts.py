@@ -9,7 +9,8 @@ from typing import Any
 
 from paceline.drafters.traced import Round
 from paceline.engine import Engine
-from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
+from paceline.policies.base import Policy, RoundView
+from paceline.policies.observed import ObservedPolicy
 from paceline.proof.subject import Finding, Subject, Texts, answers
 from paceline.tree import DraftTree
 from paceline.types import GenerationSettings
@@ -103,34 +104,18 @@ def a_tree_gives_all_it_shares(subject: Subject) -> Finding:
     return Finding(accepted == shared and accepted >= chains, per_round)
 
 
-class _WatchedPolicy(Policy):
-    """Another policy, with every round kept that verified nodes: its tree as it was verified, and how many it kept."""
+class _WatchedPolicy(ObservedPolicy):
+    """Keeps every round that verified nodes: its tree as it was verified, and how many of it were kept."""
 
     def __init__(self, inner: Policy):
-        self.inner = inner
-        self.needs_times, self.needs_hidden = inner.needs_times, inner.needs_hidden
+        super().__init__(inner)
         self.rounds: list[tuple[Round, int]] = []
-
-    def begin(self, prompt: PromptView) -> Any:
-        return self.inner.begin(prompt)
-
-    def choose(self, sequence: SequenceView) -> Plan:
-        return self.inner.choose(sequence)
-
-    def limit(self, drafts: Sequence[DraftView]) -> list[int]:
-        return self.inner.limit(drafts)
 
     def learn(self, outcome: RoundView) -> None:
         for draft, path in zip(outcome.drafts, outcome.paths, strict=True):
             if draft.tree.num_nodes:
                 self.rounds.append((Round(draft.num_tokens, draft.tree), len(path)))
-        self.inner.learn(outcome)
-
-    def max_tree_budget(self, settings: GenerationSettings) -> int:
-        return self.inner.max_tree_budget(settings)
-
-    def describe(self) -> dict[str, int | float | str]:
-        return self.inner.describe()
+        super().learn(outcome)
 
 
 def _likeliest_chain(tree: DraftTree) -> list[int]:
