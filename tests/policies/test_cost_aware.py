@@ -205,17 +205,6 @@ def test_curves_are_straight_between_what_was_measured():
     assert Curve((4,), (2.0,)).at(100) == 2.0
 
 
-def test_one_size_and_many_are_read_off_the_same_curves():
-    both = Costs((100, 300), (Curve((1, 3, 7), (1.0, 2.0, 4.0)), Curve((1, 8), (3.0, 9.0))), COSTS.draft, 0.0)
-    live = LiveCosts(both)
-    for rows in (1, 3, 12):
-        live.learn([], rows, 150, 0.0, 2.5, 0.001)
-    rows = np.array([0.5, 1.0, 2.0, 3.5, 7.0, 20.0])
-    for context in (1, 100, 250, 1000):
-        assert both.verify_many(rows, context) == pytest.approx([both.verify_s(n, context) for n in rows.tolist()])
-        assert live.verify_many(rows, context) == pytest.approx([live.verify_s(n, context) for n in rows.tolist()])
-
-
 def test_more_never_takes_less_and_far_beyond_what_was_measured_nothing_is_absurd():
     noisy = Curve((1, 8, 32, 33), (1.0, 2.0, 5.0, 4.9))
     assert [noisy.at(size) for size in (8, 32, 33)] == [2.0, 5.0, 5.0]

@@ -121,5 +121,8 @@ def _totals(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
 
 def _sharing(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
     """Chances of which those of siblings add up to `_SURE` at most."""
-    shares = [_SURE / max(total, _SURE) for total in _totals(parents, chances)]
+    totals = _totals(parents, chances)
+    if max(totals) <= _SURE:
+        return list(chances)
+    shares = [_SURE / max(total, _SURE) for total in totals]
     return [chance * shares[parent] for parent, chance in zip(parents, chances, strict=True)]

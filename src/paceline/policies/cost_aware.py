@@ -20,10 +20,9 @@ plain ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
-from jaxtyping import Float64
+from itertools import zip_longest
 
 from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundView, SequenceView
 from paceline.policies.calibration import Calibration, Steps
@@ -65,33 +64,37 @@ class CostAwarePolicy(Policy):
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
         self._read.clear()
-        widest = max(draft.tree.num_nodes for draft in drafts)
-        if not widest:
+        chances = [self._chances(draft) if draft.tree.num_nodes else [] for draft in drafts]
+        gains = [sum(together) for together in zip_longest(*chances, fillvalue=0.0)]
+        if not gains:
             return [0] * len(drafts)
-        gains = [0.0] * widest
-        for draft in drafts:
-            for node, chance in enumerate(self._chances(draft) if draft.tree.num_nodes else ()):
-                gains[node] += chance
         # a trial that verified nothing would show nothing
         least = int(any(_ran(draft) and draft.sequence.state.is_trial for draft in drafts))
-        count = self._settle(len(drafts), self._worth(drafts, gains), least)
+        count = self._settle(len(drafts), self._worth(drafts, gains, least), least)
         return [min(count, draft.tree.num_nodes) for draft in drafts]
 
-    def _worth(self, drafts: Sequence[DraftView], gains: Sequence[float]) -> Float64[np.ndarray, " n"]:
-        """For each number of nodes, from 0 on: tokens beyond the roots', less what the seconds of it are worth."""
+    def _worth(self, drafts: Sequence[DraftView], gains: Sequence[float], least: int) -> list[float]:
+        """For each number of nodes, from 0 on: tokens beyond the roots', less what the seconds of it are worth; as far
+        as any number can be of use."""
         batch, context = len(drafts), _context(drafts)
-        brought = np.concatenate([[0.0], np.cumsum(gains)])
-        rows = batch * np.arange(1.0, len(brought) + 1.0)
         speed = sum(self.pacer.speed(draft.sequence.state) for draft in drafts)
         rate = speed / (self.costs.verify_s(batch, context) + self.costs.other)
-        found: np.ndarray = brought - rate * self.costs.verify_many(rows, context)
+        brought, all_of_them, floor = 0.0, sum(gains), -math.inf
+        found = []
+        for count in range(len(gains) + 1):
+            paid = rate * self.costs.verify_s(batch * (1 + count), context)
+            found.append(brought - paid)
+            floor = max(floor, found[-1] - _TRIAL_LOSS * batch)
+            if all_of_them - paid < floor and count >= least:
+                break
+            brought += gains[count] if count < len(gains) else 0.0
         return found
 
-    def _settle(self, batch: int, worth: Float64[np.ndarray, " n"], least: int) -> int:
+    def _settle(self, batch: int, worth: Sequence[float], least: int) -> int:
         """The number of nodes that is worth most, `least` or more; or one around it of which it is not known what it
         costs, to see that, where it is not expected to lose much."""
-        best = least + int(worth[least:].argmax())
-        floor = float(worth[best]) - _TRIAL_LOSS * batch
+        best = max(range(least, len(worth)), key=worth.__getitem__)
+        floor = worth[best] - _TRIAL_LOSS * batch
         for count in (best, max(least, best // 2), min(max(1, 2 * best), len(worth) - 1)):
             if worth[count] >= floor and not self.costs.knows(batch * (1 + count)):
                 return count

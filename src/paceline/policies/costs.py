@@ -15,9 +15,6 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float64
-
 from paceline.errors import CheckpointError
 
 MOST_UNSTEADY = 1.6
@@ -55,16 +52,6 @@ class Curve:
         share = (size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
         return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
-    def over(self, sizes: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-        """Seconds at many sizes."""
-        measured, seconds = self._points
-        found: np.ndarray = np.interp(sizes, measured, seconds) + self._slope * np.maximum(0.0, sizes - measured[-1])
-        return found
-
-    @cached_property
-    def _points(self) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
-        return np.array(self.sizes, np.float64), np.array(self.seconds)
-
     @cached_property
     def _slope(self) -> float:
         """Seconds of one more than the last."""
@@ -100,13 +87,6 @@ class Costs:
         left, right, share = self._around(context)
         start = self.verify[left].at(rows)
         return start + share * max(0.0, self.verify[right].at(rows) - start)
-
-    def verify_many(self, rows: Float64[np.ndarray, " n"], context: int) -> Float64[np.ndarray, " n"]:
-        """The same for many numbers of rows."""
-        left, right, share = self._around(context)
-        start = self.verify[left].over(rows)
-        found: np.ndarray = start + share * np.maximum(0.0, self.verify[right].over(rows) - start)
-        return found
 
     def _around(self, context: int) -> tuple[int, int, float]:
         """The measured contexts below and above, and how far it is from the former to the latter: beyond the longest
@@ -165,7 +145,6 @@ class LiveCosts:
         self.other = costs.other
         self._draft, self._verify = 0.0, 0.0
         self._sizes = costs.verify[0].sizes
-        self._measured = np.array(self._sizes, np.float64)
         self._by_size = [0.0] * len(self._sizes)
         self._seen = [0.0] * len(self._sizes)
         self._rounds = 0
@@ -180,12 +159,6 @@ class LiveCosts:
         left, right, share = self._around(rows)
         by_size = (1.0 - share) * self._by_size[left] + share * self._by_size[right]
         return math.exp(self._verify + by_size) * self.costs.verify_s(rows, context)
-
-    def verify_many(self, rows: Float64[np.ndarray, " n"], context: int) -> Float64[np.ndarray, " n"]:
-        """Seconds of passes over so many rows."""
-        scale = np.exp(self._verify + np.interp(rows, self._measured, self._by_size))
-        found: np.ndarray = scale * self.costs.verify_many(rows, context)
-        return found
 
     def draft_s(self, block_size: float) -> float:
         return math.exp(self._draft) * self.costs.draft_s(block_size)
