@@ -169,6 +169,20 @@ def test_requests_that_follow_hard_ones_begin_with_the_network_at_rest():
     assert sum(map(aware.pacer.rests, paces)) == 6  # every fourth tries
 
 
+def test_trials_become_rarer_over_requests_until_one_pays():
+    aware = policy()
+
+    def trials(accepted):
+        """Of a request of 63 rounds that begins at a multiple of 64."""
+        aware.pacer.round += -aware.pacer.round % PROBE_EVERY
+        return rounds(aware, aware.begin(PromptView(GenerationSettings(), torch.zeros(4), None)), accepted, count=63)
+
+    assert trials(0) > 3
+    assert [trials(0) for _ in range(8)].count(0) == 6  # every fourth tries at once
+    assert max(trials(2) for _ in range(4)) == 63
+    assert trials(0) > 3
+
+
 def test_a_requests_own_sizes_bound_it():
     settings = GenerationSettings(block_size=4, tree_budget=3)
     aware = policy()

@@ -5,8 +5,8 @@ plain rounds and gives 1.8 tokens has a speed of 1.5. So rounds of a busy minute
 
 Where rounds without the network are faster, it rests, and is tried again at the next round that is a multiple of 2,
 then of 4, 8 ... PROBE_EVERY, so that the sequences of a batch try again together. A request that is expected to do no
-better begins with a rest, until a multiple of 16; but every fourth such one does not, or short answers would never show
-that times have changed.
+better begins with a rest, until a multiple of 16, and of twice that after each trial that did not pay; but every fourth
+such one begins with a trial, or short answers would never show that times have changed.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Pacer:
         self.typical = Speed(_LONG_MEMORY)
         self.round = 0
         self._rested = 0
+        self._first_rest = _FIRST_REST_EXPECTED
 
     def expect(self, pace: Pace, speed: float | None = None) -> None:
         """A request begins; `speed` is what is expected of its drafts, where more is known than what is typical."""
@@ -75,8 +76,8 @@ class Pacer:
         self._rested += 1
         pace.is_trial = True
         if self._rested % _TRY_EVERY:
-            pace.rest_until = self._until(_FIRST_REST_EXPECTED)
-            pace.next_rest = 2 * _FIRST_REST_EXPECTED
+            pace.rest_until = self._until(self._first_rest)
+            pace.next_rest = min(2 * self._first_rest, PROBE_EVERY)
 
     def speed(self, pace: Pace | None) -> float:
         """Tokens that a sequence's rounds give in the time of a plain one; None is a sequence that does not draft."""
@@ -98,8 +99,9 @@ class Pacer:
         drafting = self._drafting(pace) if expected is None else pace.drafting.over(expected)
         pace.is_trial = pace.idling.over(1.0) > drafting * _HYSTERESIS
         if not pace.is_trial:
-            pace.next_rest = _FIRST_REST
+            pace.next_rest, self._first_rest = _FIRST_REST, _FIRST_REST_EXPECTED
             return
+        self._first_rest = min(2 * self._first_rest, PROBE_EVERY)
         pace.rest_until = self._until(pace.next_rest)
         pace.next_rest = min(2 * pace.next_rest, PROBE_EVERY)
 
