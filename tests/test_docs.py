@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from paceline.drafters.base import DraftRequest, NoState
 from paceline.loading import load
 from paceline.metrics import StageClock
 from paceline.plain import plain_decode
+from paceline.prompts import read_prompts
 from paceline.text_model import Model
 from paceline.types import Completion, GenerationSettings, Piece, Statistics
 from tiny_models import tiny_target
@@ -152,3 +154,12 @@ def test_every_reported_problem_names_tests_that_there_are():
     for _, tests in rows:
         for path, name in re.findall(r"`([^`]+)::([^`]+)`", tests):
             assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), name
+
+
+def test_the_prompt_sets_that_the_readme_names_come_with_the_project():
+    named = set(re.findall(r"prompt_sets/\w+\.jsonl", README))
+    assert named
+    for path in sorted(named):
+        assert read_prompts((ROOT / path,), None)
+        ignored = subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT, check=False)
+        assert ignored.returncode != 0, f"{path} is not part of the repository"

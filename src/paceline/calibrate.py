@@ -216,7 +216,7 @@ def _circumstances(target: Target, drafter: Drafter, max_budget: int, pair: Mapp
     return {
         "target": pair["target_digest"],
         "drafter": pair["drafter_digest"],
-        "drafting": drafter.name,
+        "drafting": drafter.drafting,
         "dtype": str(target.info.dtype),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processor": processor_name(),

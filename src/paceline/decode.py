@@ -120,8 +120,9 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     clock.lap("accept")
     _commit(parts, batch, result, accepted)
     clock.lap("commit")
-    for sequence, tree in zip(batch.sequences, trees, strict=True):
-        sequence.statistics.count_round(tree.num_nodes)
+    for sequence, draft in zip(batch.sequences, drafts, strict=True):
+        block_size = draft.plan.block_size if draft.plan.tree_budget else 0
+        sequence.statistics.count_round(draft.tree.num_nodes, block_size)
     if parts.policy is not None:
         parts.policy.learn(_outcome(drafts, accepted, clock))
     clock.lap("other")

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, InputError
 from paceline.metrics import acceptance_length, tokens_per_s
 from paceline.prompts import Prompt
 from paceline.records import RECORDING, read_json
@@ -40,7 +42,11 @@ _ABOUT = ("prompt_id", "set_name", "prompt_sha256")
 _PAIR = frozenset({"target_digest", "drafter_digest", "chat_template_sha256"})
 _INTEGERS = ("block_sizes", "rounds", "accepted", "tokens")
 _SECONDS = ("prefill_s", "decode_s", "draft_s", "verify_s")
-_TENSORS = ("logits", "features", "hidden", *_INTEGERS, *_SECONDS)
+_INPUTS = ("logits", "features", "hidden")
+_TENSORS = (*_INPUTS, *_INTEGERS, *_SECONDS)
+_NAME = 24
+"""Digits of a prompt's digest that name its file."""
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def held_out_share(label: Label) -> float:
 
 def label_path(folder: Path, prompt: Prompt) -> Path:
     """Where a prompt's label lies: named after its text, so that no prompt is decoded twice."""
-    return folder / f"{prompt_digest(prompt)[:24]}.safetensors"
+    return folder / f"{prompt_digest(prompt)[:_NAME]}.safetensors"
 
 
 def prompt_digest(prompt: Prompt) -> str:
@@ -108,6 +114,8 @@ def read_label(path: Path) -> Label:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             missing = sorted(set(_TENSORS) - set(file.keys())) + sorted({*_ABOUT, "made_with"} - set(about))
+            if len(missing) == len(_TENSORS) + len(_ABOUT) + 1:
+                raise CheckpointError(f"{path} is no label; give a folder that `paceline label` made.")
             if missing:
                 raise CheckpointError(f"{path} is no label: it lacks {', '.join(missing)}; delete it and label again.")
             made_with = json.loads(about["made_with"])
@@ -122,25 +130,57 @@ def read_label(path: Path) -> Label:
 
 
 def read_labels(folder: Path) -> list[Label]:
-    """Every label of a folder, by file name; all of the same block sizes.
+    """Every label of a folder, by file name; all of one making.
 
     Raises:
-        CheckpointError: no labels there, a damaged one, or labels of different block sizes.
+        CheckpointError: no labels there, a damaged one, or labels that were made in different ways.
     """
-    labels = [read_label(path) for path in sorted(folder.glob("*.safetensors"))]
-    if not labels:
-        raise CheckpointError(f"{folder} holds no labels; make some with `paceline label --out {folder}`.")
-    for label in labels:
-        if not torch.equal(label.block_sizes, labels[0].block_sizes):
-            raise CheckpointError(
-                f"{folder} holds labels of block sizes {labels[0].block_sizes.tolist()} and of "
-                f"{label.block_sizes.tolist()}; keep one set of block sizes in a folder."
-            )
-        if label.made_with != labels[0].made_with:
-            raise CheckpointError(
-                f"{folder} holds labels made with {labels[0].made_with} and with {label.made_with}; keep them apart."
-            )
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise CheckpointError(f"{folder} holds no labels; give a folder that `paceline label --out` made.")
+    labels = [read_label(path) for path in paths]
+    for path, label in zip(paths, labels, strict=True):
+        if path.stem != label.prompt_sha256[:_NAME]:
+            raise CheckpointError(f"{path} holds the label of another prompt; delete it.")
+    check_alike(labels, folder)
     return labels
+
+
+def with_rounds(labels: Sequence[Label]) -> list[Label]:
+    """The labels of answers that took a round: an answer of one token has no best size.
+
+    Raises:
+        InputError: there are none.
+    """
+    found = [label for label in labels if bool((label.rounds > 0).any())]
+    if not found:
+        raise InputError("every labelled answer ended with its first token, before any round; label longer answers.")
+    return found
+
+
+def check_alike(labels: Sequence[Label], where: Path) -> None:
+    """Refuse labels that do not go together: of different block sizes, models, dtypes or devices, or of one prompt.
+
+    Raises:
+        CheckpointError: the first difference.
+    """
+    seen: set[str] = set()
+    for label in labels:
+        if label.prompt_sha256 in seen:
+            raise CheckpointError(f"{where} has a prompt that is labelled twice ({label.prompt_id}); keep one of them.")
+        seen.add(label.prompt_sha256)
+        for what, of in _ALIKE.items():
+            if of(label) != of(labels[0]):
+                raise CheckpointError(
+                    f"{where} has labels of {what} {of(labels[0])} and of {of(label)}; keep them apart."
+                )
+
+
+_ALIKE: Mapping[str, Callable[[Label], Any]] = {
+    "block sizes": lambda label: label.block_sizes.tolist(),
+    "the making": lambda label: label.made_with,
+    "inputs of sizes": lambda label: [len(getattr(label, name)) for name in _INPUTS],
+}
 
 
 def recorded_pair(folder: Path) -> dict[str, Any]:
@@ -160,8 +200,15 @@ def _check(path: Path, label: Label) -> None:
     columns = {name: getattr(label, name) for name in (*_INTEGERS, *_SECONDS)}
     fits = len(shape) == 1 and shape[0] > 0 and all(column.shape == shape for column in columns.values())
     fits = fits and all(columns[name].dtype == torch.int64 for name in _INTEGERS)
-    fits = fits and all(columns[name].dtype == torch.float64 for name in _SECONDS) and label.prompt_sha256.isalnum()
-    if not fits or label.logits.dim() != 1 or label.features.dim() != 1 or label.hidden.dim() != 1:
+    fits = fits and all(columns[name].dtype == torch.float64 for name in _SECONDS)
+    fits = fits and all(getattr(label, name).dim() == 1 for name in _INPUTS) and len(label.logits) > 0
+    fits = fits and all(getattr(label, name).dtype == torch.float32 for name in _INPUTS)
+    if not fits or not _DIGEST.fullmatch(label.prompt_sha256):
         raise CheckpointError(f"{path} disagrees with itself in shapes or types; delete it and label again.")
-    if not bool((label.block_sizes >= 2).all() and (label.tokens >= 1).all() and (label.rounds >= 0).all()):
-        raise CheckpointError(f"{path} holds counts that cannot be; delete it and label again.")
+    sizes = label.block_sizes.tolist()
+    counts = bool((label.tokens >= 1).all() and (label.rounds >= 0).all() and (label.accepted >= 0).all())
+    times = all(bool(columns[name].isfinite().all() and (columns[name] >= 0).all()) for name in _SECONDS)
+    known = all(bool(getattr(label, name).isfinite().all()) for name in _INPUTS)
+    possible = sizes[0] >= 2 and sizes == sorted(set(sizes)) and bool((label.prefill_s > 0).all())
+    if not (counts and times and known and possible):
+        raise CheckpointError(f"{path} holds numbers that cannot be; delete it and label again.")

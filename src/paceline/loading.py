@@ -25,6 +25,7 @@ from paceline.kernels import prepare_for_device
 from paceline.policies.base import Policy
 from paceline.policies.fixed import FixedPolicy
 from paceline.policies.named import Circumstances, named_policy
+from paceline.policies.spelling import check_spelling
 from paceline.sources import (
     NO_DRAFTER,
     PROMPT_LOOKUP,
@@ -78,6 +79,8 @@ def load(
         DownloadError: the embedded target could not be fetched.
     """
     set_threads(threads)
+    if policy is not None:
+        check_spelling(policy)
     target = None if target is None else str(target)
     if drafter == NO_DRAFTER and (block_size is not None or tree_budget is not None):
         raise InputError(

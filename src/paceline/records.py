@@ -55,7 +55,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable JSON ({error}); give another folder.") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds {type(found).__name__}, but must hold a JSON object; give another folder.")

@@ -146,8 +146,9 @@ class Statistics:
     `cached_tokens` are those of the prompt that an earlier sequence had left. `tokens` are emitted tokens: the
     prefill's, then one bonus per round and the `accepted`. What a round accepts past the request's end is not emitted
     and not counted (its last emitted token is the bonus), so `tokens == 1 + rounds + accepted` always.
-    `accepted_by_position[d]` counts the rounds whose accepted path reached depth d + 1. `stage_ms` is wall-clock by
-    stage, shared by the batch; `predict_ms` is the policy's look at the prompt.
+    `block_sizes[b]` counts the rounds that were drafted with a block of b rows (1: a draft network rested; 0: nothing
+    was drafted). `accepted_by_position[d]` counts the rounds whose accepted path reached depth d + 1. `stage_ms` is
+    wall-clock by stage, shared by the batch; `predict_ms` is the policy's look at the prompt.
     """
 
     prompt_tokens: int = 0
@@ -156,16 +157,18 @@ class Statistics:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    block_sizes: dict[int, int] = field(default_factory=dict)
     accepted_by_position: list[int] = field(default_factory=list)
     stage_ms: dict[str, float] = field(default_factory=dict)
     predict_ms: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
-    def count_round(self, drafted: int) -> None:
-        """A verification pass over `drafted` nodes."""
+    def count_round(self, drafted: int, block_size: int = 0) -> None:
+        """A verification pass over `drafted` nodes, drafted with blocks of `block_size` rows."""
         self.rounds += 1
         self.drafted += drafted
+        self.block_sizes[block_size] = self.block_sizes.get(block_size, 0) + 1
 
     def count_accepted(self, depth: int) -> None:
         """The depth of a round's accepted path, as far as it was emitted."""

@@ -65,7 +65,7 @@ def test_with_training_prompts_the_best_fixed_size_is_theirs(table):
         ('{"datasets": {"a": {"acceptance_length": {"8": [0.5]}}}}', "below 1 or none"),
         ('{"datasets": {"a": {"acceptance_length": {"8": [NaN]}}}}', "below 1 or none"),
         ('{"datasets": {"a": {"acceptance_length": {"8": [], "16": []}}}}', "has no prompts"),
-        ('{"datasets": {"a": {"acceptance_length": {"8": [2]}, "published_selection": [9]}}}', r"names sizes \[9\]"),
+        ('{"datasets": {"a": {"acceptance_length": {"8": [2]}, "published_selection": [9]}}}', r"has block size 9"),
     ],
 )
 def test_tables_of_another_form_are_refused_in_one_sentence(tmp_path, content, sentence):
@@ -128,4 +128,4 @@ def test_a_network_that_predicts_something_else_is_refused(table, tmp_path, caps
     shape = PolicyHeadConfig(num_inputs=4, block_sizes=(8, 16), width=4, predicts="accepted")
     save_policy(PolicyHead(shape), tmp_path / "joint", {"target_digest": "aaaa", "drafter_digest": "bbbb"})
     assert main(["policy", "report", str(table), "--policy", str(tmp_path / "joint")]) == 2
-    assert "predicts accepted, but a report judges sizes" in capsys.readouterr().err
+    assert "for the joint policy, but a report judges policies that choose a block size" in capsys.readouterr().err

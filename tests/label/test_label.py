@@ -146,7 +146,7 @@ def test_killed_anywhere_and_run_again_nothing_is_lost_and_nothing_done_twice(fo
     assert main(command(folder, prompt_file, out)) == 0
     labels = read_labels(out)
     assert sorted(found.prompt_id for found in labels) == [p.id for p in PROMPTS]
-    assert f"{len(PROMPTS) - len(kept)} prompts labelled" in capsys.readouterr().out
+    assert f"{len(PROMPTS) - len(kept)} prompts newly labelled" in capsys.readouterr().out
     assert len(begun) <= len(kept) + 1  # at most the one in hand was begun again
     assert main(command(folder, prompt_file, out)) == 0
     assert "a label for every prompt already" in capsys.readouterr().out
@@ -168,9 +168,17 @@ def test_a_prompt_that_is_too_long_is_said_after_the_others_are_labelled(config,
 
 def test_labels_of_models_loaded_otherwise_are_kept_apart(config, tmp_path):
     label(tmp_path / "out", config, PROMPTS[:1])
-    label(tmp_path / "out", LabelConfig({**config.load, "dtype": "bfloat16"}, config.block_sizes, max_tokens=12))
+    other = LabelConfig({**config.load, "dtype": "bfloat16"}, config.block_sizes, max_tokens=12)
     with pytest.raises(CheckpointError, match="keep them apart"):
-        read_labels(tmp_path / "out")
+        label(tmp_path / "out", other)
+    assert len(read_labels(tmp_path / "out")) == 1  # what is there stays usable
+
+
+def test_labels_without_their_settings_are_not_gone_on_with(config, tmp_path):
+    label(tmp_path / "out", config, PROMPTS[:1])
+    (tmp_path / "out" / "settings.json").unlink()
+    with pytest.raises(InputError, match="how they were made is unknown"):
+        label(tmp_path / "out", config)
 
 
 def test_a_damaged_label_is_refused_by_name(config, tmp_path):

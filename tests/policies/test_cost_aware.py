@@ -1,6 +1,8 @@
 """Cost-aware budgets: nodes as long as they pay, none where none do, and the text stays what it was."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -235,7 +237,21 @@ def test_costs_between_contexts_are_straight():
 
 def test_costs_come_back_from_a_file_and_damage_is_refused():
     assert Costs.from_json(COSTS.as_json()) == COSTS
-    for damaged in ({}, {**COSTS.as_json(), "contexts": []}, {**COSTS.as_json(), "draft": {"block_sizes": [1]}}):
+    good = COSTS.as_json()
+    endless = replace(COSTS, unsteadiness=math.inf)
+    assert Costs.from_json(json.loads(json.dumps(endless.as_json(), allow_nan=False))) == endless
+    for damaged in (
+        {},
+        {**good, "contexts": []},
+        {**good, "contexts": [math.inf]},
+        {**good, "contexts": [-5]},
+        {**good, "draft": {"block_sizes": [1]}},
+        {**good, "draft": {"block_sizes": [2, math.inf], "seconds": [0.1, 0.1]}},
+        {**good, "draft": {"block_sizes": [1, 2], "seconds": [0.1, 0.1]}},
+        {**good, "verify": [{"rows": [1], "seconds": [0.0]}]},
+        {**good, "unsteadiness": math.nan},
+        {**good, "other": -1.0},
+    ):
         with pytest.raises(CheckpointError, match="calibrate again"):
             Costs.from_json(damaged)
     with pytest.raises(CheckpointError, match="do not fit together"):

@@ -211,7 +211,8 @@ def test_without_a_folder_the_network_of_this_pair_is_used_where_there_is_one(tm
         ({}, "no typical for each"),
         ({"typical": [0.1, 0.2]}, "no typical for each"),
         ({"typical": [0.1, 0.2, float("nan")]}, "no typical for each"),
-        ({"typical": [0.1, 0.2, 0.3], "spread": [0.5, 0.0, 0.1]}, "must be above 0"),
+        ({"typical": [0.1, 0.2, 0.3], "spread": [0.5, 0.0, 0.1]}, "that cannot be"),
+        ({"typical": [0.1, 0.2, 1e308], "spread": [0.5, 0.5, 0.1]}, "that cannot be"),
     ],
 )
 def test_a_predictor_without_its_averages_is_refused(about, sentence, tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from paceline.checkpoints.policy import load_policy
 from paceline.cli import main
@@ -61,10 +62,15 @@ def label(index, best, seed=0):
     )
 
 
+def put(folder, made):
+    """Write a label under its prompt's name."""
+    write_label(folder / f"{made.prompt_sha256[:24]}.safetensors", made)
+
+
 def write_labels(folder, count=120, **changes):
     folder.mkdir()
     for index in range(count):
-        write_label(folder / f"{index}.safetensors", label(index, index % 3))
+        put(folder, label(index, index % 3))
     (folder / "settings.json").write_text(json.dumps({**MAKING, **changes}))
     return folder
 
@@ -118,6 +124,71 @@ def test_labels_of_different_making_are_refused(tmp_path):
         train_policy(config)
 
 
+def test_folders_of_labels_that_do_not_go_together_are_refused(tmp_path):
+    first = write_labels(tmp_path / "labels", 4)
+    for name, changes, sentence in (
+        ("same", {}, "labelled twice"),
+        ("dtype", {"made_with": {"dtype": "torch.bfloat16"}}, "the making"),
+        ("sizes", {"block_sizes": SIZES + 1}, "block sizes"),
+        ("width", {"features": torch.zeros(0)}, "inputs of sizes"),
+    ):
+        second = write_labels(tmp_path / name, 0)
+        number = 0 if name == "same" else 100
+        put(second, replace(label(number, 0), **changes))
+        with pytest.raises(CheckpointError, match=sentence):
+            train_policy(PolicyTrainConfig((first, second), tmp_path / "policy"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt_sha256": "zz" * 32},
+        {"logits": torch.full((20,), torch.nan)},
+        {"logits": torch.zeros(20, dtype=torch.float64)},
+        {"accepted": torch.tensor([-1, 0, 0])},
+        {"block_sizes": torch.tensor([4, 4, 8])},
+        {"decode_s": torch.full((3,), torch.inf, dtype=torch.float64)},
+        {"prefill_s": torch.zeros(3, dtype=torch.float64)},
+    ],
+    ids=["digest", "NaN", "type", "accepted", "sizes", "times", "no time"],
+)
+def test_labels_of_what_cannot_be_are_refused_by_name(tmp_path, changes):
+    folder = write_labels(tmp_path / "labels", 2)
+    put(folder, replace(label(7, 0), **changes))
+    with pytest.raises(CheckpointError, match="delete it and label again"):
+        read_labels(folder)
+
+
+def test_a_copy_of_a_label_under_another_name_is_refused(tmp_path):
+    folder = write_labels(tmp_path / "labels", 2)
+    write_label(folder / "copy.safetensors", label(0, 0))
+    with pytest.raises(CheckpointError, match="the label of another prompt"):
+        read_labels(folder)
+
+
+def test_a_folder_of_weights_is_told_apart_from_labels(tmp_path):
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="give a folder that `paceline label` made"):
+        read_labels(tmp_path)
+
+
+def test_a_place_that_cannot_hold_a_policy_is_refused_before_the_work(tmp_path):
+    write_labels(tmp_path / "labels", 9)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for place in ("file", "file/policy", "link"):
+        with pytest.raises(CheckpointError, match=r"no policy|may write to|is a link"):
+            train_policy(replace(quick(tmp_path), out=tmp_path / place))
+
+
+def test_prompts_that_all_like_the_same_size_are_said_to_teach_nothing(tmp_path):
+    folder = write_labels(tmp_path / "labels", 0)
+    for index in range(20):
+        put(folder, label(index, 1))
+    with pytest.warns(UserWarning, match="the same best block size"):
+        train_policy(quick(tmp_path, label_by="acceptance_length", epochs=1, validation=0.3))
+
+
 def prompt_of_ease(index, seed=0):
     """A prompt whose first logit is the logarithm of what a round keeps, with the second size keeping twice as much."""
     made = label(index, 0, seed)
@@ -132,7 +203,7 @@ def prompt_of_ease(index, seed=0):
 def test_what_rounds_keep_is_predicted_in_logarithms_with_its_average_and_its_error(tmp_path):
     folder = write_labels(tmp_path / "labels", 0)
     for index in range(200):
-        write_label(folder / f"{index}.safetensors", prompt_of_ease(index))
+        put(folder, prompt_of_ease(index))
     train_policy(quick(tmp_path, predict="accepted", learning_rate=1e-2, epochs=100))
     head, about = load_policy(tmp_path / "policy")
     assert head.config.predicts == "accepted"
@@ -173,7 +244,7 @@ def test_answers_of_one_token_teach_nothing(tmp_path):
     zero = torch.zeros(3, dtype=torch.int64)
     for index in range(30, 60):
         empty = replace(label(index, 0), rounds=zero, accepted=zero.clone(), tokens=zero + 1)
-        write_label(folder / f"{index}.safetensors", empty)
+        put(folder, empty)
     train_policy(quick(tmp_path, label_by="tokens_per_s", epochs=1))
     _, about = load_policy(tmp_path / "policy")
     assert about["prompts"]["training"] + about["prompts"]["validation"] == 30

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from paceline.errors import CheckpointError, InputError
-from paceline.labels import Label, read_labels
+from paceline.labels import Label, read_labels, with_rounds
 
 PUBLISHED = "published"
 
@@ -61,7 +61,7 @@ def read_tables(
         CheckpointError: damaged labels.
     """
     if path.is_dir():
-        return _of_labels(read_labels(path), block_sizes, choose)
+        return _of_labels(with_rounds(read_labels(path)), block_sizes, choose)
     if choose is not None:
         raise InputError(f"a policy reads logits, but the table {path} has none; give a folder of labels.")
     return _of_published(path, block_sizes)
@@ -132,11 +132,13 @@ def _one_published(name: str, found: dict[str, Any], block_sizes: Sequence[int])
 
 def _with_selection(table: AcceptanceTable, name: str, chosen: Sequence[int]) -> AcceptanceTable:
     unknown = sorted(set(chosen) - set(table.block_sizes))
-    if unknown or len(chosen) != len(table):
+    if unknown:
         raise InputError(
-            f"the {name} selection for {table.name} names sizes {unknown} and {len(chosen)} prompts, but the table "
-            f"has sizes {list(table.block_sizes)} and {len(table)} prompts."
+            f"the {name} selection for {table.name} has block size {unknown[0]}, which is not among those that were "
+            f"tried, {list(table.block_sizes)}; give labels of that size too."
         )
+    if len(chosen) != len(table):
+        raise InputError(f"the {name} selection for {table.name} is for {len(chosen)} prompts, of {len(table)}.")
     columns = np.array([table.block_sizes.index(size) for size in chosen], np.int64)
     return replace(table, selections={**table.selections, name: columns})
 
@@ -152,7 +154,8 @@ def _restricted(table: AcceptanceTable, block_sizes: Sequence[int]) -> Acceptanc
     outside = [name for name, chosen in table.selections.items() if not set(chosen.tolist()) <= set(columns)]
     if outside:
         raise CheckpointError(
-            f"the {outside[0]} selection for {table.name} names sizes beside {sorted(set(block_sizes))}."
+            f"the {outside[0]} selection for {table.name} has other block sizes than {sorted(set(block_sizes))}; "
+            "name them too."
         )
     moved = {name: np.searchsorted(columns, chosen) for name, chosen in table.selections.items()}
     rates = table.tokens_per_s[:, columns] if table.tokens_per_s is not None else None

@@ -7,6 +7,7 @@ model.safetensors   first, hidden.N, last
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -25,6 +26,7 @@ SPREAD, TYPICAL = "spread", "typical"
 """Of a policy that predicts what is accepted, by block size: how far prompts lie from the prediction, and what is
 predicted on average."""
 PAIR = ("target_digest", "drafter_digest")
+_STORED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def save_policy(head: PolicyHead, path: Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> None:
@@ -54,7 +56,8 @@ def load_policy(path: Path) -> tuple[PolicyHead, dict[str, Any]]:
     about = config.get("paceline")
     if not isinstance(about, dict) or not set(PAIR) <= set(about):
         raise CheckpointError(f"{path} does not say which target and drafter it was trained for; train it again.")
-    head = PolicyHead(_head_config(config, path)).eval()
+    with torch.device("meta"):  # a config that lies about sizes allocates nothing
+        head = PolicyHead(_head_config(config, path)).eval()
     weights, expected = read_weights(path), head.state_dict()
     different = sorted(set(weights) ^ set(expected)) or sorted(
         n for n in expected if weights[n].shape != expected[n].shape
@@ -62,9 +65,11 @@ def load_policy(path: Path) -> tuple[PolicyHead, dict[str, Any]]:
     if different:
         raise CheckpointError(f"{path} has other weights than its config says ({few(different)}); train it again.")
     for name, weight in weights.items():
+        if weight.dtype not in _STORED:
+            raise CheckpointError(f"{path} holds {name} as {weight.dtype}, but weights are floats; train it again.")
         if not weight.isfinite().all():
             raise CheckpointError(f"{path} holds NaN or infinity in {name}; train it again.")
-    head.load_state_dict({name: weight.float() for name, weight in weights.items()})
+    head.load_state_dict({name: weight.float() for name, weight in weights.items()}, assign=True)
     return head.requires_grad_(False), about
 
 
@@ -78,6 +83,20 @@ def check_replaceable(path: Path) -> None:
         return
     if not path.is_dir() or read_config(path).get("architectures") != [ARCHITECTURE]:
         raise CheckpointError(f"{path} exists and is no policy; choose another place.")
+
+
+def check_place(path: Path) -> None:
+    """Refuse, before the work, a place where a policy could not be written.
+
+    Raises:
+        CheckpointError: something else lies there, or no folder can be made there.
+    """
+    if path.is_symlink():
+        raise CheckpointError(f"{path} is a link; name the folder itself.")
+    check_replaceable(path)
+    above = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise CheckpointError(f"{path} cannot be made: {above} is no folder that you may write to; name another place.")
 
 
 def belongs_to(about: Mapping[str, Any], pair: Mapping[str, str]) -> bool:

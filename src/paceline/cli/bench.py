@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from paceline.cli.options import Count, GrammarOptions, ModelOptions, Name, load_model
 from paceline.errors import InputError
+from paceline.policies.spelling import check_spelling
 from paceline.prompts import check_length, read_prompts
 from paceline.result_files import check_writable, write_json
 from paceline.types import GenerationSettings
@@ -76,6 +77,8 @@ def run(args: Arguments) -> None:
         raise InputError("--methods names no method; name at least one.")
     if len(set(args.methods)) < len(args.methods):
         raise InputError("--methods names a method twice; name each method once.")
+    for policy in args.policies:
+        check_spelling(policy)
     if len(set(args.policies)) < len(args.policies):
         raise InputError("--policies names a policy twice; name each policy once.")
     if args.policies and not {"ddtree", "mixture"} & set(args.methods):

@@ -45,14 +45,14 @@ def run(args: Arguments) -> None:
     pair = pair_digests(args.model.target, args.model.drafter)
     with console.status("measuring") if console.is_terminal else nullcontext() as status:
         costs = measure_costs(model.target, model.drafter, budget, status.update if status else console.print)
-    path = costs_path(model.target, model.drafter, budget, pair)
-    keep_costs(path, costs, model.target, model.drafter, budget, pair)
     _print(console, costs)
-    console.print(f"kept in {path}", soft_wrap=True)
     if not costs.is_steady:
         console.print(f"{unsteady(costs)}; measure again when it does not.", soft_wrap=True)
     if args.json is not None:
         write_json(args.json, costs.as_json())
+    path = costs_path(model.target, model.drafter, budget, pair)
+    keep_costs(path, costs, model.target, model.drafter, budget, pair)
+    console.print(f"kept in {path}", soft_wrap=True)
 
 
 def _print(console: Console, costs: Costs) -> None:

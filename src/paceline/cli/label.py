@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from paceline.labels import Label
 
 
+MAX_PROCESSES, MAX_WORKERS = 64, 4096
+
+
 @dataclass(frozen=True)
 class Arguments:
     """Decode prompts at several block sizes, and keep what a policy can learn from. The same command again resumes."""
@@ -75,7 +78,8 @@ def run(args: Arguments) -> None:
                 console.print(f"{done} of {total} prompts labelled")
 
         count = label_prompts(args.out, prompts, _as_json(settings), _map(args, config), report)
-    print(f"{count} prompts labelled in {args.out}" if count else f"{args.out} has a label for every prompt already")
+    done = f"{count} prompts newly labelled in {args.out}"
+    print(done if count else f"{args.out} has a label for every prompt already")
 
 
 def _load_arguments(options: ModelOptions) -> dict[str, Any]:
@@ -97,8 +101,9 @@ def _check(args: Arguments) -> None:
         raise InputError("--policy chooses a block size, but labels compare several; leave it out.")
     if args.model.drafter == "none":
         raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
-    if args.workers < 1:
-        raise InputError(f"workers is {args.workers}, but must be at least 1.")
+    most = MAX_WORKERS if args.ray is not None else MAX_PROCESSES
+    if not 1 <= args.workers <= most:
+        raise InputError(f"workers is {args.workers}, but must be within 1 to {most}: each holds the models.")
     if not (math.isfinite(args.gpus) and args.gpus >= 0):
         raise InputError(f"gpus is {args.gpus}, but must be 0 or more.")
     if args.gpus and args.ray is None:

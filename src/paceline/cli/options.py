@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from paceline.errors import InputError
+from paceline.policies.spelling import check_spelling
 from paceline.types import GenerationSettings, Grammar
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ def check_drafting(sampling: SamplingOptions, options: ModelOptions) -> None:
 def load_model(options: ModelOptions, console: Console) -> Model:
     """The model that the flags name; `console` shows what takes time."""
     GenerationSettings(block_size=options.block_size, tree_budget=options.tree_budget)  # refused before the loading
+    if options.policy is not None:
+        check_spelling(options.policy)
     with console.status("loading") if console.is_terminal else nullcontext() as status:
         from transformers.utils import logging
 

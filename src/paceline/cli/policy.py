@@ -81,7 +81,6 @@ def report(args: Report) -> None:
     """Tau first; tokens/s where they were measured."""
     from paceline.bench.acceptance_tables import joined, read_tables
     from paceline.bench.policy_figures import check_matplotlib, write_figures
-    from paceline.bench.policy_report import report_rows
 
     console = Console(highlight=False)
     if args.out is not None:
@@ -89,22 +88,24 @@ def report(args: Report) -> None:
         check_folder(args.out)
     tables = read_tables(args.data, args.block_sizes, _choice(args))
     training = joined(read_tables(args.training, tables[0].block_sizes)) if args.training is not None else None
-    if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
     shown = [*tables, joined(tables)] if len(tables) > 1 else tables
-    rows: list[Row] = []
-    for judge in ("tau", "tokens_per_s"):
-        if judge == "tokens_per_s" and tables[0].tokens_per_s is None:
-            continue
-        chosen_on = training.values(judge) if training is not None else None
-        found = [row for table in shown for row in report_rows(table, judge, chosen_on)]
-        console.print(_table(found, judge))
-        rows += found
-        if args.out is not None:
-            write_figures(tables, judge, args.out)
+    judges = ["tau"] if tables[0].tokens_per_s is None else ["tau", "tokens_per_s"]
+    found = {judge: _rows(shown, training, judge) for judge in judges}
+    for judge, rows in found.items():
+        console.print(_table(rows, judge))
     _print_agreement(console, tables)
     if args.out is not None:
-        write_json(args.out / "report.json", {"rows": [asdict(row) for row in rows]})
+        args.out.mkdir(parents=True, exist_ok=True)
+        for judge in judges:
+            write_figures(tables, judge, args.out)
+        write_json(args.out / "report.json", {"rows": [asdict(row) for rows in found.values() for row in rows]})
+
+
+def _rows(tables: list[AcceptanceTable], training: AcceptanceTable | None, judge: str) -> list[Row]:
+    from paceline.bench.policy_report import report_rows
+
+    chosen_on = training.values(judge) if training is not None else None
+    return [row for table in tables for row in report_rows(table, judge, chosen_on)]
 
 
 def _choice(args: Report) -> Callable[[Label], int] | None:
@@ -117,14 +118,22 @@ def _choice(args: Report) -> Callable[[Label], int] | None:
     if args.data.is_dir():
         check_pair(about, recorded_pair(args.data), args.policy)
     if head.config.predicts != "best_size":
-        raise InputError(f"{args.policy} predicts {head.config.predicts}, but a report judges sizes; name another.")
+        raise InputError(
+            f"{args.policy} was trained with --predict {head.config.predicts}, for the joint policy, "
+            "but a report judges policies that choose a block size; name one of those."
+        )
     return lambda label: head.choose(label.logits, label.features if len(label.features) else None, label.hidden)
 
 
 def _table(rows: list[Row], judge: str) -> Table:
+    from paceline.bench.policy_report import BEST_FIXED
+
     title = {"tau": "Acceptance length (tokens per round, bonus included)", "tokens_per_s": "Tokens/s"}[judge]
     table = Table(title=f"{title}: mean over prompts", title_justify="left", box=None, pad_edge=False)
-    table.caption = "gain: over the best fixed size; hits: prompts on which the choice is as good as the oracle's"
+    table.caption = (
+        f"{BEST_FIXED}: chosen on --training, or for each half of the prompts on the other half; gain: over it; "
+        "hits: prompts on which the choice is as good as the oracle's"
+    )
     table.caption_justify = "left"
     for name in ("set", "prompts", "method", "size"):
         table.add_column(name, no_wrap=True)

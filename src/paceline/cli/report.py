@@ -11,16 +11,27 @@ from paceline.types import FinishReason, Statistics, TokenLogprob
 
 
 def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
-    """Two lines: what the answer took, and where the time of a round went."""
+    """What the answer took, how much was drafted, and where the time of a round went: a line for each."""
     counts = (
         f"{statistics.tokens} tokens in {statistics.rounds} rounds, "
         f"acceptance length {statistics.acceptance_length:.2f} (bonus included), "
         f"{statistics.tokens_per_s:.1f} tokens/s, finish: {finish_reason}"
     )
+    if statistics.drafted and statistics.rounds:
+        counts += f"\n{_drafted(statistics)}"
     rounds = max(statistics.rounds, 1)
     stages = ", ".join(f"{stage} {ms / rounds:.1f}" for stage, ms in statistics.stage_ms.items())
     looked = f"; the policy's look at the prompt: {statistics.predict_ms:.1f}" if statistics.predict_ms else ""
     return f"{counts}\nms per round: {stages}{looked}" if stages else counts
+
+
+def _drafted(statistics: Statistics) -> str:
+    """Nodes and block sizes, which a policy decides."""
+    sizes = sorted((size, count) for size, count in statistics.block_sizes.items() if size > 1)
+    blocks = ", ".join(f"{size} in {count}" for size, count in sizes) or "none"
+    still = statistics.rounds - sum(count for _, count in sizes)
+    rest = f"; {still} rounds without the draft network" if still and sizes else ""
+    return f"{statistics.drafted / statistics.rounds:.1f} nodes a round; block size: {blocks} rounds{rest}"
 
 
 def logprob_table(logprobs: Sequence[TokenLogprob], label: Callable[[int], str]) -> Table:

@@ -87,6 +87,11 @@ class Drafter(ABC):
     default_block_size: int
     default_tree_budget: int
 
+    @property
+    def drafting(self) -> str:
+        """Its name, and how its trees grow where that may differ: what its times depend on."""
+        return self.name
+
     @abstractmethod
     def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> Any:
         """A `DraftState` of empty rows."""

@@ -97,6 +97,10 @@ class DFlashDrafter(Drafter):
         self.default_block_size = config.block_size
         self.default_tree_budget = tree_budget or _default_budget(config.block_size, network.norm.weight.device)
 
+    @property
+    def drafting(self) -> str:
+        return f"{self.name} {self.growth.__name__}"
+
     def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> DFlashState:
         config = self.network.config
         shape = LayerShape(config.num_key_value_heads, config.head_dim, config.head_dim)

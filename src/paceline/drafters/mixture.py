@@ -29,6 +29,10 @@ class MixtureDrafter(Drafter):
         self.feature_layers = first.feature_layers
         self.default_block_size, self.default_tree_budget = first.default_block_size, first.default_tree_budget
 
+    @property
+    def drafting(self) -> str:
+        return f"{self.first.drafting}+{self.second.drafting}"
+
     def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> MixtureState:
         states = (drafter.new_state(num_rows, num_slots, device) for drafter in (self.first, self.second))
         return MixtureState(*states)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PromptTooLongError
-from paceline.labels import Label, label_path, read_label, write_label
+from paceline.errors import InputError, PromptTooLongError
+from paceline.labels import Label, check_alike, label_path, read_label, write_label
 from paceline.prompts import Prompt
 from paceline.records import RECORDING, check_settings, exclusive, read_json, write_text
 
@@ -40,9 +40,7 @@ def label_prompts(
     with exclusive(out):
         _check(out, settings)
         different = {label_path(out, prompt): prompt for prompt in prompts}
-        for path in different:
-            if path.exists():
-                read_label(path)  # a damaged one is said now, not when it is wanted
+        there = [read_label(path) for path in different if path.exists()]  # a damaged one is said now
         missing = [prompt for path, prompt in different.items() if not path.exists()]
         done = len(different) - len(missing)
         report(done, len(different))
@@ -51,6 +49,7 @@ def label_prompts(
             if isinstance(label, PromptTooLongError):
                 refused = refused or label
                 continue
+            check_alike([*there[:1], label], out)
             _keep(out, settings)
             write_label(label_path(out, prompt), label)
             done += 1
@@ -64,6 +63,10 @@ def _check(out: Path, settings: dict[str, Any]) -> None:
     """Refuse a folder that was begun with other settings. Paths may be spelled otherwise: digests say what they are."""
     if (out / RECORDING).exists():
         check_settings(out, settings, read_json(out / RECORDING), _MAY_CHANGE)
+    elif any(out.glob("*.safetensors")):
+        raise InputError(
+            f"{out} holds safetensors files but no {RECORDING}, so how they were made is unknown; give another folder."
+        )
 
 
 def _keep(out: Path, settings: dict[str, Any]) -> None:

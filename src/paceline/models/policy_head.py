@@ -43,12 +43,12 @@ class PolicyHeadConfig:
                 raise InputError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(known)}.")
         for name, most in (("num_inputs", 2**22), ("width", 2**16), ("num_layers", 64)):
             value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= most:
+            if type(value) is not int or not 1 <= value <= most:
                 raise InputError(f"{name} is {value!r}, but must be a whole number within 1 to {most}.")
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout is {self.dropout}, but must be within 0 to 1, 1 excluded.")
+        if type(self.dropout) not in (int, float) or not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"dropout is {self.dropout!r}, but must be within 0 to 1, 1 excluded.")
         sizes = list(self.block_sizes)
-        usable = all(isinstance(size, int) and 2 <= size <= MAX_NODES for size in sizes)
+        usable = all(type(size) is int and 2 <= size <= MAX_NODES for size in sizes)
         if not usable or len(sizes) < 2 or sizes != sorted(set(sizes)):
             raise InputError(f"block_sizes are {sizes}, but must be two or more within 2 to {MAX_NODES}, ascending.")
 

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any
 
 from paceline.errors import CheckpointError
+from paceline.types import MAX_NODES
 
 MOST_UNSTEADY = 1.6
 _STEP = 0.1
@@ -109,7 +110,7 @@ class Costs:
             "verify": [{"rows": list(c.sizes), "seconds": list(c.seconds)} for c in self.verify],
             "draft": {"block_sizes": list(self.draft.sizes), "seconds": list(self.draft.seconds)},
             "other": self.other,
-            "unsteadiness": self.unsteadiness,
+            "unsteadiness": self.unsteadiness if math.isfinite(self.unsteadiness) else None,
         }
 
     @classmethod
@@ -123,13 +124,26 @@ class Costs:
             verify = tuple(_curve(c["rows"], c["seconds"]) for c in found["verify"])
             draft = _curve(found["draft"]["block_sizes"], found["draft"]["seconds"])
             contexts = tuple(int(c) for c in found["contexts"])
-            other, unsteadiness = float(found["other"]), float(found["unsteadiness"])
-            ascending = list(contexts) == sorted(set(contexts)) and len(contexts) == len(verify) > 0
-            if not ascending or not math.isfinite(other) or other < 0:
-                raise CheckpointError("costs have contexts and curves that do not fit together; calibrate again.")
-            return cls(contexts, verify, draft, other, unsteadiness)
-        except (KeyError, TypeError, ValueError) as error:
+            unsteadiness = math.inf if found["unsteadiness"] is None else float(found["unsteadiness"])
+            costs = cls(contexts, verify, draft, float(found["other"]), unsteadiness)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(f"costs cannot be read ({error!r}); calibrate again.") from error
+        costs.check()
+        return costs
+
+    def check(self) -> None:
+        """Refuse what no machine takes.
+
+        Raises:
+            CheckpointError: contexts and curves do not fit together, or a size or time cannot be.
+        """
+        ascending = list(self.contexts) == sorted(set(self.contexts)) and len(self.contexts) == len(self.verify) > 0
+        passes = all(curve.sizes[0] >= 1 and curve.seconds[0] > 0 for curve in self.verify)
+        sizes = self.draft.sizes
+        drafts = sizes[0] >= 2 and sizes[-1] <= 2 * MAX_NODES
+        known = math.isfinite(self.other) and self.other >= 0 and self.unsteadiness >= 1.0
+        if not (ascending and self.contexts[0] >= 1 and passes and drafts and known):
+            raise CheckpointError("costs have contexts, sizes or times that cannot be; calibrate again.")
 
 
 class LiveCosts:

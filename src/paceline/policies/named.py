@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +18,11 @@ from paceline.policies.cost_aware import CostAwarePolicy
 from paceline.policies.costs import Costs
 from paceline.policies.fixed import FixedPolicy
 from paceline.policies.joint import JointPolicy, Predictor
-from paceline.types import GenerationSettings, PolicyOutputs
+from paceline.policies.spelling import BLOCKPILOT, CALIBRATED, COST_AWARE, JOINT, check_spelling
+from paceline.types import PolicyOutputs
 
-FORMS = (
-    "fixed:SIZE, fixed:SIZE:NODES, blockpilot, blockpilot:FOLDER, cost_aware, cost_aware:calibrated, joint or "
-    "joint:FOLDER"
-)
-BLOCKPILOT, COST_AWARE, CALIBRATED, JOINT = "blockpilot", "cost_aware", "calibrated", "joint"
+_SPREADS, _MOST_TYPICAL = (1e-3, 100.0), 100.0
+"""Of logarithms of counts."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +52,28 @@ def named_policy(spec: str, given: Circumstances) -> Policy:
         InputError: no such policy, or a size outside its range.
         CheckpointError: a checkpoint that cannot be used, or was trained for another pair.
     """
+    check_spelling(spec)
     kind, _, argument = spec.partition(":")
-    if kind == "fixed" and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", argument):
-        size, *nodes = map(int, argument.split(":"))
-        if nodes and given.asked_budget is not None:
-            raise InputError(
-                f"policy {spec!r} and tree_budget {given.asked_budget} both say how many nodes; leave one of them out."
-            )
-        budget = nodes[0] if nodes else given.budget(size)
-        GenerationSettings(block_size=size, tree_budget=budget)  # refuses what no request may ask for
-        return FixedPolicy(size, budget)
-    if kind == BLOCKPILOT and not spec.endswith(":"):
+    if kind == BLOCKPILOT:
         found = _trained(argument, "best_size", given)
         if found is None:
-            raise InputError(f"policy {spec!r} names no folder, but none comes with this drafter; train one, name it.")
+            raise InputError(
+                f"policy {spec!r} names no folder, but none comes with this drafter; "
+                "train one with `paceline train policy` and name its folder."
+            )
         return BlockPilotPolicy(found.head, given.budget(found.head.config.block_sizes[-1]))
-    if kind == COST_AWARE and argument in ("", CALIBRATED) and not spec.endswith(":"):
+    if kind == COST_AWARE:
         return CostAwarePolicy(given.costs(), given.block_size, given.max_budget, argument == CALIBRATED)
-    if kind == JOINT and not spec.endswith(":"):
+    if kind == JOINT:
         found = _trained(argument, "accepted", given)
         predictor = _predictor(found) if found is not None else None
         return JointPolicy(given.costs(), given.block_size, given.max_budget, predictor)
-    raise InputError(f"policy is {spec!r}, but must be {FORMS}.")
+    size, *nodes = map(int, argument.split(":"))
+    if nodes and given.asked_budget is not None:
+        raise InputError(
+            f"policy {spec!r} and tree_budget {given.asked_budget} both say how many nodes; leave one of them out."
+        )
+    return FixedPolicy(size, nodes[0] if nodes else given.budget(size))
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ def _trained(argument: str, predicts: PolicyOutputs, given: Circumstances) -> _T
 def _predictor(found: _Trained) -> Predictor:
     count = len(found.head.config.block_sizes)
     typical, spread = (_column(found.about, name, count, found.path) for name in (TYPICAL, SPREAD))
-    if min(spread) <= 0.0:
-        raise CheckpointError(f"{found.path} has a {SPREAD} of {min(spread)}, but must be above 0; train it again.")
+    if min(spread) < _SPREADS[0] or max(spread) > _SPREADS[1] or max(map(abs, typical)) > _MOST_TYPICAL:
+        raise CheckpointError(f"{found.path} has a {SPREAD} or {TYPICAL} that cannot be; train it again.")
     return Predictor(found.head, typical, spread)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import torch
 
-from paceline.checkpoints.policy import PAIR, SPREAD, TEMPLATE, TYPICAL, check_replaceable, save_policy
+from paceline.checkpoints.policy import PAIR, SPREAD, TEMPLATE, TYPICAL, check_place, save_policy
 from paceline.errors import InputError, TrainingDivergedError
-from paceline.labels import Label, held_out_share, read_labels, recorded_pair
+from paceline.labels import Label, check_alike, held_out_share, read_labels, recorded_pair, with_rounds
 from paceline.loading import device_named, set_threads
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
 from paceline.train.objectives.policy import (
@@ -49,15 +50,15 @@ def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = la
         TrainingDivergedError: a loss that is no number.
     """
     set_threads(config.threads)
-    check_replaceable(config.out)
+    check_place(config.out)
     labels, making = _read(config.labels)
-    labels = [label for label in labels if bool((label.rounds > 0).any())]  # an answer of one token has no best size
+    labels = with_rounds(labels)
     training = [label for label in labels if held_out_share(label) >= config.validation]
     validation = [label for label in labels if held_out_share(label) < config.validation]
     if not training or not validation:
         raise InputError(
             f"of {len(labels)} labelled prompts {len(validation)} fall to validation, but each side needs one; "
-            "label more prompts, or change the share."
+            "label more prompts, or change the share (--validation)."
         )
     torch.manual_seed(config.seed)
     head = PolicyHead(_shape(config, labels)).to(device_named(config.device))
@@ -67,6 +68,12 @@ def train_policy(config: PolicyTrainConfig, report: Callable[[Epoch], None] = la
     def of(part: Sequence[Label]) -> Examples:
         return examples(head, part, torch.stack([by_prompt[id(label)] for label in part]))
 
+    if config.predict == "best_size" and len(of(training).best.unique()) == 1:
+        warnings.warn(
+            f"the {len(training)} training prompts all have the same best block size (ties go to the smallest), "
+            "so there is nothing to choose by; label more prompts, or more different ones.",
+            stacklevel=2,
+        )
     best, epochs = _fit(config, head, of(training), of(validation), report)
     summary = _summary(head, of(training), of(validation), validation) if config.predict == "accepted" else {}
     about = {name: making[name] for name in (*PAIR, TEMPLATE)} | {
@@ -98,6 +105,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[Label], dict[str, Any]]:
             )
         labels += found
     assert making is not None, "the settings refuse no folders"
+    check_alike(labels, folders[-1])
     return labels, making
 
 

@@ -17,7 +17,7 @@ class PolicyTrainConfig:
     labels: tuple[Path, ...]
     """Folders of `paceline label`, all of one target, drafter and set of block sizes."""
     out: Path
-    """Folder for the policy."""
+    """Folder for the policy; one that lies there is replaced."""
     predict: PolicyOutputs = "best_size"
     """Predict which block size is best, for policy `blockpilot`, or how many drafted tokens a round keeps with each,
     for policy `joint`."""
