@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 
+from paceline.checkpoints.specblock import save_specblock
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.loading import load
@@ -13,6 +14,7 @@ from paceline.sources import template_digest
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
 from tiny_folder import TEMPLATE, write_tiny_folder
+from tiny_specblock import tiny_specblock
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,35 @@ def test_text_is_the_same_with_every_drafter_and_streams(folder, drafter):
     assert len({a.tokens for a in answers}) == 1
     pieces = list(models[2].stream("w1 w2 w3", settings))
     assert "".join(p.text for p in pieces) == answers[0].text
+
+
+def test_a_specblock_drafter_is_known_by_its_checkpoint_and_shaped_as_asked(folder, tmp_path):
+    save_specblock(tiny_specblock(), tmp_path / "drafter", {"chat_template_sha256": template_digest(TEMPLATE)})
+    name, settings = str(tmp_path / "drafter"), GenerationSettings(max_tokens=12)
+    plain = load(str(folder), "none").generate("w1 w2 w3", settings)
+    shapes = [{}, {"tree": "top_k"}, {"tree": "chain", "block_size": 3}, {"siblings": (2, 3, 4, 1), "starts": 2}]
+    for options in (*shapes, {"lookup": False, "tree_budget": 5}, {"policy": "fixed:7:3"}):
+        model = load(str(folder), name, **options)
+        assert model.generate("w1 w2 w3", settings).tokens == plain.tokens
+    assert load(str(folder), name, lookup=False).drafter.name == "specblock"
+    assert load(str(folder), name).drafter.name == "specblock+prompt_lookup"
+    assert load(str(folder), name, lookup=False, siblings=(2, 3, 4, 1)).drafter.tree.siblings == (2, 3, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"siblings": (1, 2, 11, 0)}, "siblings is"),
+        ({"starts": 0}, "num_starts is 0"),
+        ({"tree": "top_k", "siblings": (1, 2, 3, 0)}, "does not ask it"),
+        ({"drafter": "prompt_lookup", "starts": 2}, "but 'prompt_lookup' is none"),
+        ({"drafter": "none", "siblings": (1, 2, 3, 0)}, "but 'none' is none"),
+    ],
+)
+def test_shapes_of_trees_that_cannot_be_are_refused(folder, tmp_path, options, message):
+    save_specblock(tiny_specblock(), tmp_path / "drafter")
+    with pytest.raises(InputError, match=message):
+        load(str(folder), **{"drafter": str(tmp_path / "drafter")} | options)
 
 
 def test_prompts_go_through_the_chat_template_unless_raw(folder):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-from paceline.train.config import DrafterShape, OptimizerConfig, TrainConfig
+from paceline.train.config import DrafterShape, OptimizerConfig, RunConfig, TrainConfig
 from paceline.train.shards import Conversation, write_shard
+from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
 
 VOCABULARY, HIDDEN, TAPS, TOP = 40, 16, (0, 2), 16
 END = 2
@@ -79,3 +81,11 @@ def tiny_config(folder: Path, **changes: Any) -> TrainConfig:
         "minutes_per_probe": 60.0,
     }
     return TrainConfig(**(settings | changes))
+
+
+def tiny_specblock_config(folder: Path, **changes: Any) -> SpecBlockTrainConfig:
+    """The same for a SpecBlock drafter."""
+    shared = {f.name: getattr(tiny_config(folder), f.name) for f in fields(RunConfig)}
+    shape = {"num_layers": 1, "num_slots": 3, "target_layer_ids": TAPS, "draft_vocab_size": 30}
+    shape |= changes.pop("shape", {})
+    return SpecBlockTrainConfig(**(shared | {"shape": SpecBlockShape(**shape)} | changes))

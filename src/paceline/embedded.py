@@ -87,13 +87,13 @@ def embedded_policies() -> dict[PolicyOutputs, Path]:
     return {predicts: assets / name for predicts, name in names.items() if (assets / name / "config.json").is_file()}
 
 
-def embedded_drafter() -> Path:
-    """Folder of the drafter for the embedded target.
+def embedded_drafter(kind: str = "dflash") -> Path:
+    """Folder of a drafter for the embedded target: `dflash`, which drafts where none is named, or `specblock`.
 
     Raises:
         CheckpointError: this installation does not carry it.
     """
-    folder = Path(__file__).with_name("assets") / "smollm2-dflash"
+    folder = Path(__file__).with_name("assets") / f"smollm2-{kind}"
     if not (folder / "config.json").is_file():
         raise CheckpointError(
             f"the embedded drafter is missing from this installation (expected in {str(folder)!r}); "

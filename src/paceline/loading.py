@@ -13,15 +13,20 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from paceline.calibrate import costs_of, default_max_budget
-from paceline.checkpoints.z_lab import check_fits, load_dflash, read_metadata
+from paceline.checkpoints.dialect import Dialect, dialect_of
+from paceline.checkpoints.draft_weights import MadeFor, check_fits, read_metadata
+from paceline.checkpoints.specblock import load_specblock
+from paceline.checkpoints.z_lab import load_dflash
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
+from paceline.drafters.specblock import SpecBlockDrafter, specblock_tree
 from paceline.embedded import embedded_policies
 from paceline.errors import CheckpointError, InputError
 from paceline.kernels import prepare_for_device
+from paceline.models.draft_network import DraftNetwork
 from paceline.policies.base import Policy
 from paceline.policies.fixed import FixedPolicy
 from paceline.policies.named import Circumstances, named_policy
@@ -56,6 +61,8 @@ def load(
     exact: bool = False,
     tree_budget: int | None = None,
     block_size: int | None = None,
+    siblings: tuple[int, int, int, int] | None = None,
+    starts: int | None = None,
     policy: str | None = None,
     dtype: str | torch.dtype | None = None,
     device: str | None = None,
@@ -67,9 +74,11 @@ def load(
     `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a
     checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
     and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
-    network grows by best_first. `exact` refuses a target whose logits depend, in their last bits, on what else is in
-    the pass. `policy` decides how much to draft: "fixed:SIZE[:NODES]", "blockpilot[:FOLDER]", "cost_aware[:calibrated]"
-    or "joint[:FOLDER]"; the last two kinds measure this machine once (None: `block_size`, or the drafter's own).
+    network grows by best_first. `siblings` and `starts` shape the trees of a SpecBlock drafter: tokens that a slot
+    tries for each rank bucket, and nodes from which its later blocks start. `exact` refuses a target whose logits
+    depend, in their last bits, on what else is in the pass. `policy` decides how much to draft: "fixed:SIZE[:NODES]",
+    "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or "joint[:FOLDER]"; the last two kinds measure this machine once
+    (None: `block_size`, or the drafter's own).
     `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last `num_prefixes`
     answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's text may part from a
     fresh start's where two tokens nearly tie).
@@ -96,8 +105,8 @@ def load(
         require_exact(loaded)
     tokenizer = load_tokenizer(target)
     drafter = default_drafter(target) if drafter is None else drafter
-    part = load_drafter(drafter, loaded, tree, tree_budget)
-    if isinstance(part, DFlashDrafter):
+    part = load_drafter(drafter, loaded, tree, tree_budget, siblings, starts)
+    if isinstance(part, DFlashDrafter | SpecBlockDrafter):
         _warn_of_another_template(drafter, tokenizer)
         if lookup and tree == "best_first":
             part = MixtureDrafter(part, PromptLookupDrafter())
@@ -186,23 +195,44 @@ def load_hugging_face(name: str | None, dtype: str | torch.dtype | None, device:
         raise CheckpointError(f"the target {path!r} cannot be loaded: {first_line(error)}") from error
 
 
-def load_drafter(name: str, target: Target, tree: str = "best_first", tree_budget: int | None = None) -> Drafter | None:
+def load_drafter(
+    name: str,
+    target: Target,
+    tree: str = "best_first",
+    tree_budget: int | None = None,
+    siblings: tuple[int, int, int, int] | None = None,
+    starts: int | None = None,
+) -> Drafter | None:
     """A drafter by name or path, checked against the target and ready for its device."""
     if tree not in GROWTHS:
         raise InputError(f"tree is {tree!r}, but must be one of {', '.join(GROWTHS)}.")
+    path = None if name in (NO_DRAFTER, PROMPT_LOOKUP) else drafter_path(name)
+    if path is not None and dialect_of(path) is Dialect.SPECBLOCK:
+        shape = specblock_tree(tree, siblings, starts)
+        network = load_specblock(path, target.info.num_layers)
+        _make_ready(network, network.config, target)
+        return SpecBlockDrafter(network, shape, tree_budget)
+    for what, value in (("siblings", siblings), ("starts", starts)):
+        if value is not None:
+            raise InputError(f"{what} shapes the trees of a SpecBlock drafter, but {name!r} is none; leave it out.")
     if name == NO_DRAFTER:
         return None
-    if name == PROMPT_LOOKUP:
+    if path is None:
         if tree not in ("best_first", "chain"):
             raise InputError(f"prompt_lookup drafts a chain, but tree {tree!r} was asked for; leave it out.")
         return PromptLookupDrafter()
-    network = load_dflash(drafter_path(name))
+    blocks = load_dflash(path)
+    _make_ready(blocks, blocks.config, target)
+    return DFlashDrafter(blocks, GROWTHS[tree], tree_budget)
+
+
+def _make_ready(network: DraftNetwork, config: MadeFor, target: Target) -> None:
+    """Check a draft network against its target, lend it the target's weights, and put it where the target is."""
     info = target.info
-    check_fits(network.config, info.hidden_size, info.vocab_size, info.num_layers, info.name)
+    check_fits(config, info.hidden_size, info.vocab_size, info.num_layers, info.name)
     network.attach(target.embedding, target.head)
     network.to(device=info.device, dtype=info.dtype).requires_grad_(False)
     prepare_for_device(network)
-    return DFlashDrafter(network, GROWTHS[tree], tree_budget)
 
 
 def _warn_of_another_template(drafter: str, tokenizer: Any) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paceline.checkpoints.z_lab import check_fits, load_dflash, read_dflash_config, read_metadata, save_dflash
+from paceline.checkpoints.draft_weights import check_fits, read_metadata
+from paceline.checkpoints.z_lab import load_dflash, read_dflash_config, save_dflash
 from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.rope import LinearScaling, Llama3Scaling, RopeConfig
 from tiny_dflash import HIDDEN, VOCABULARY, target_weights, tiny_network

@@ -28,7 +28,7 @@ def nothing_is_loaded(monkeypatch):
         (["--tree-budget", "100000"], "at most 4096"),
         (["--methods"], "names no method"),
         (["--methods", "hf", "--temperature", "1"], "leave hf out"),
-        (["--policies", "cost_aware", "--methods", "plain", "dflash"], "add ddtree or mixture"),
+        (["--policies", "cost_aware", "--methods", "plain", "dflash"], "add mixture, for one"),
         (["--policies", "fixed:4", "fixed:4"], "names a policy twice"),
         (["--methods", "hf", "--regex", "a+"], "leave hf out"),
         (["--regex", "a+", "--ebnf", 'root ::= "a"'], "leave all but one out"),

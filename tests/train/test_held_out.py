@@ -1,5 +1,7 @@
 """Held-out acceptance is what decoding with the real target accepts."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -19,8 +21,8 @@ from tiny_models import RandomTreeDrafter, tiny_target
 
 BLOCK, BUDGET = 4, 9
 METHODS = [
-    DraftingMethod("chain", GROWTHS["chain"], BLOCK - 1),
-    DraftingMethod("tree", GROWTHS["best_first"], BUDGET),
+    DraftingMethod("chain", partial(DFlashDrafter, growth=GROWTHS["chain"]), BLOCK, BLOCK - 1),
+    DraftingMethod("tree", partial(DFlashDrafter, growth=GROWTHS["best_first"]), BLOCK, BUDGET),
 ]
 
 
@@ -34,7 +36,7 @@ def decoded(tmp_path_factory):
     prompts = [[1, 2, 3], [7, 8], [4, 4, 4, 4], [9, 1], [3], [5, 6, 5]]
     recorder, rounds = Recorder((0, 2)), {}
     for method in METHODS:
-        engine = Engine(Parts(target, DFlashDrafter(network, method.growth), FixedPolicy(BLOCK, method.budget)))
+        engine = Engine(Parts(target, method.drafter(network), FixedPolicy(method.block_size, method.budget)))
         requests = [engine.submit(p, GenerationSettings(max_tokens=8 + 5 * i)) for i, p in enumerate(prompts)]
         engine.run()
         rounds[method.name] = sum(r.statistics.rounds for r in requests)
@@ -52,7 +54,7 @@ def decoded(tmp_path_factory):
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_it_equals_what_the_real_target_accepts(decoded, batch_size):
     dataset, network, rounds = decoded
-    found = ReplayedAcceptance(dataset, BLOCK, METHODS, batch_size)(network)
+    found = ReplayedAcceptance(dataset, METHODS, batch_size)(network)
     tokens = dataset.num_response_tokens() - len(dataset)  # the first token of each comes with the prefill
     assert rounds["tree"] < rounds["chain"] < tokens
     for name, value in found.items():

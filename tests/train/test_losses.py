@@ -28,7 +28,8 @@ def plain_loss(hidden, head, target, weighting):
     log_probs = (hidden @ head.T).float().log_softmax(-1)
     entropy = -(target.weights * log_probs.gather(-1, target.ids)).sum(-1)
     of_label = log_probs.detach().exp().gather(-1, target.labels.clamp(min=0)[..., None])[..., 0]
-    weights = weighting(torch.where(target.labels >= 0, of_label, 0.0)) * (target.weights.sum(-1) > 0)
+    correct = log_probs.argmax(-1) == target.labels
+    weights = weighting(torch.where(target.labels >= 0, of_label, 0.0), correct) * (target.weights.sum(-1) > 0)
     return (weights * entropy).sum() / weights.sum()
 
 
@@ -81,14 +82,14 @@ def test_accuracy_and_cross_entropy_are_means_over_supervised_positions(problem)
 
 
 def test_decayed_weights_fall_by_the_papers_formula():
-    weights = decayed_weights(4.0)(torch.zeros(2, 5))
+    weights = decayed_weights(4.0)(torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.bool))
     assert weights[1].tolist() == pytest.approx([math.exp(-k / 4) for k in range(5)])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
 def test_d_pace_weights_are_suffix_sums_of_prefix_products(smoothing):
     confidence = torch.rand(6, 5, generator=torch.Generator().manual_seed(1))
-    weights = d_pace_weights(smoothing)(confidence)
+    weights = d_pace_weights(smoothing)(confidence, confidence > 1)
     for block in range(6):
         smoothed = [smoothing + (1 - smoothing) * float(c) for c in confidence[block]]
         for k in range(5):
@@ -99,7 +100,7 @@ def test_d_pace_weights_are_suffix_sums_of_prefix_products(smoothing):
 def test_unsmoothed_d_pace_weights_are_the_derivative_of_the_expected_accepted_length():
     logs = torch.rand(5).log().requires_grad_()
     logs.exp().cumprod(0).sum().backward()
-    torch.testing.assert_close(d_pace_weights(0.0)(logs.detach().exp()[None])[0], logs.grad)
+    torch.testing.assert_close(d_pace_weights(0.0)(logs.detach().exp()[None], logs[None] > 0)[0], logs.grad)
 
 
 DRAFT_IDS = torch.tensor([-1, 0, 1, -1, 2, 3])  # target ids 0 and 3 cannot be drafted

@@ -13,15 +13,20 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from paceline.checkpoints.z_lab import load_dflash, read_metadata
+from paceline.checkpoints.draft_weights import read_metadata
+from paceline.checkpoints.specblock import load_specblock
+from paceline.checkpoints.z_lab import load_dflash
 from paceline.errors import CheckpointError, InputError, TrainingDivergedError
 from paceline.records import exclusive
 from paceline.train.config import DrafterShape, LossConfig, OptimizerConfig, TrainConfig
-from paceline.train.drafter import draft_config, layer_states
+from paceline.train.methods.dflash import draft_config
+from paceline.train.methods.specblock import draft_config as specblock_config
 from paceline.train.shards import write_shard
+from paceline.train.specblock_config import SpecBlockLossConfig
+from paceline.train.start import layer_states
 from paceline.train.target_weights import TargetWeights
 from paceline.train.trainer import train
-from tiny_training import END, TAPS, conversation, tiny_config, write_data, write_target
+from tiny_training import END, TAPS, conversation, tiny_config, tiny_specblock_config, write_data, write_target
 
 SLOWLY = """
 import sys, time
@@ -291,3 +296,62 @@ def test_the_drafters_shape_is_the_targets_where_not_given(folder):
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         TrainConfig(data=Path("d"), run=Path("r"), **wrong)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"shape": {"num_layers": 2, "num_blocks": 3, "own_head": True, "init_layers": (0, 2)}},
+        {"shape": {"num_layers": 2, "shifts": False, "inherits": False}},
+        {"loss": SpecBlockLossConfig(valid_prefix=False, rank=False)},
+    ],
+    ids=["default", "larger", "without shifts", "without a rank head"],
+)
+def test_a_specblock_run_learns_and_exports_what_loads(folder, changes):
+    optimizer = OptimizerConfig(warmup_steps=2, learning_rate=1e-2)
+    config = tiny_specblock_config(folder, steps=40, optimizer=optimizer, **changes)
+    drafter = train(config)
+    losses = records(config.run)
+    assert losses[40] < 0.9 * losses[1]
+    network, metadata = load_specblock(drafter), read_metadata(drafter)
+    assert network.config == train_specblock_config(config.shape, folder)
+    names = ["static_6", "tree_6"] if config.loss.rank else ["static_6"]
+    assert list(metadata["held_out_acceptance_length"]) == names
+    assert min(metadata["held_out_acceptance_length"].values()) > 1.0
+
+
+def train_specblock_config(shape, folder):
+    """The network's config that a run's shape means, with the rank head's width that checkpoints tell."""
+    return specblock_config(shape, TargetWeights(folder / "target").config, folder / "target")
+
+
+def test_a_stopped_specblock_run_goes_on_as_if_it_had_not_been(folder):
+    train(tiny_specblock_config(folder, run=folder / "whole"))
+    config = tiny_specblock_config(folder)
+    train(replace(config, max_minutes=0.0))
+    while not (config.run / "drafter").exists():
+        train(replace(config, max_minutes=0.002))
+    train(config)
+    assert records(config.run) == pytest.approx(records(folder / "whole"), rel=1e-5)
+
+
+def test_a_specblock_run_starts_from_an_earlier_drafter_of_the_same_shape(folder):
+    earlier = train(tiny_specblock_config(folder))
+    config = tiny_specblock_config(folder, run=folder / "second", start_from=earlier)
+    assert load_specblock(train(config)).config == load_specblock(earlier).config
+    other = tiny_specblock_config(folder, run=folder / "third", start_from=earlier, shape={"num_slots": 2})
+    with pytest.raises(InputError, match="num_slots = 3 but 2 was asked for"):
+        train(other)
+
+
+@pytest.mark.parametrize("changes", [{"num_slots": 0}, {"num_blocks": 0}, {"init_layers": (1, 2)}])
+def test_absurd_specblock_shapes_are_refused(folder, changes):
+    with pytest.raises(InputError, match=next(iter(changes))):
+        tiny_specblock_config(folder, shape=changes)
+
+
+@pytest.mark.parametrize("changes", [{"soft": 1.5}, {"rank_share": -1.0}, {"under_cost": float("nan")}])
+def test_absurd_specblock_losses_are_refused(changes):
+    with pytest.raises(InputError, match=next(iter(changes))):
+        SpecBlockLossConfig(**changes)

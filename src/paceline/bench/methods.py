@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 
+from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.decode import Parts
 from paceline.device_clock import device_clock
 from paceline.drafters.base import Drafter
@@ -22,7 +24,7 @@ from paceline.engine import Engine
 from paceline.errors import InputError
 from paceline.loading import load_drafter, load_policy, make_parts
 from paceline.sampled_acceptance import block, reject
-from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP
+from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP, drafter_path
 from paceline.text_model import Model
 from paceline.types import GenerationSettings, Statistics
 
@@ -90,70 +92,107 @@ class HuggingFaceMethod(Method):
 UNSHARED = "ddtree_unshared"
 #: dflash with a chain drawn from q, and the rule that accepts it. Their texts are other samples of the same p.
 SAMPLED = {"dflash_reject": reject, "dflash_block": block}
-#: Methods that draft with a block-diffusion network, and the growth that makes each.
-_BLOCK_METHODS = {
-    "dflash": "chain",
-    "ddtree": "best_first",
-    "mixture": "best_first",
-    UNSHARED: "best_first",
-} | dict.fromkeys(SAMPLED, "chain")
+#: Methods that draft with a network: the dialect of its checkpoint, and how its trees grow.
+_NETWORK_METHODS = {
+    "dflash": (Dialect.Z_LAB, "chain"),
+    "ddtree": (Dialect.Z_LAB, "best_first"),
+    "mixture": (Dialect.Z_LAB, "best_first"),
+    UNSHARED: (Dialect.Z_LAB, "best_first"),
+    "specblock": (Dialect.SPECBLOCK, "best_first"),
+    "specblock-static": (Dialect.SPECBLOCK, "top_k"),
+} | dict.fromkeys(SAMPLED, (Dialect.Z_LAB, "chain"))
+_EMBEDDED = {Dialect.Z_LAB: "dflash", Dialect.SPECBLOCK: "specblock"}
 #: Methods whose trees a policy can size.
-GROWING = frozenset(name for name, growth in _BLOCK_METHODS.items() if growth == "best_first")
+GROWING = frozenset(name for name, (_, growth) in _NETWORK_METHODS.items() if growth != "chain")
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """How the drafted methods draft: drafter by name (None: the embedded one), sizes (None: the drafter's own), and
-    the policies, by name, under which tree-growing methods are run beside the fixed one."""
+    """How the drafted methods draft: drafters by name (each for the methods of its dialect; those without one take the
+    embedded one), sizes (None: the drafter's own), and the policies, by name, under which tree-growing methods are run
+    beside the fixed one."""
 
-    drafter: str | None = None
+    drafters: tuple[str, ...] = ()
     tree_budget: int | None = None
     block_size: int | None = None
     policies: tuple[str, ...] = ()
 
+    def by_dialect(self) -> dict[Dialect, str]:
+        """The drafters that were named.
+
+        Raises:
+            InputError: two of one dialect, or a name that is no draft network.
+        """
+        found: dict[Dialect, str] = {}
+        for name in self.drafters:
+            if name in (PROMPT_LOOKUP, NO_DRAFTER):
+                raise InputError(f"{name!r} was given as a drafter, but is none with a network; name a folder.")
+            dialect = dialect_of(drafter_path(name))
+            if dialect in found:
+                raise InputError(
+                    f"{found[dialect]!r} and {name!r} are drafters of one kind; name one of each kind at most."
+                )
+            found[dialect] = name
+        return found
+
 
 def build_methods(
-    names: Sequence[str], model: Model, hugging_face: Any, drafting: Drafting, pair: Callable[[], dict[str, str]]
+    names: Sequence[str],
+    model: Model,
+    hugging_face: Any,
+    drafting: Drafting,
+    pair: Callable[[str | None], dict[str, str]],
 ) -> list[Method]:
     """The methods by name, on one target; a tree-growing one again for each policy, as `name+policy`.
 
-    `hugging_face` is the unchanged model for `hf`, `pair` tells the digests of target and drafter.
+    `hugging_face` is the unchanged model for `hf`, `pair` tells the digests of the target and a drafter by name.
 
     Raises:
         InputError: a method that needs a drafter where none was given, policies without a method that grows trees.
     """
     methods: list[Method] = []
+    named = drafting.by_dialect()
     for name in names:
         if name == "hf":
             methods.append(HuggingFaceMethod(hugging_face))
             continue
-        parts = _parts(name, model, drafting)
+        drafter = _drafter_name(name, model, named)
+        parts = _parts(name, model, drafter, drafting)
         methods.append(_engine_method(name, model, parts))
         for spec in drafting.policies if name in GROWING else ():
             assert parts.drafter is not None, "it grows trees"
-            policy = load_policy(spec, model.target, parts.drafter, drafting.tree_budget, pair)
+            digests = partial(pair, drafter)
+            policy = load_policy(spec, model.target, parts.drafter, drafting.tree_budget, digests)
             methods.append(_engine_method(f"{name}+{spec}", model, replace(parts, policy=policy)))
     return methods
 
 
-def _parts(name: str, model: Model, drafting: Drafting) -> Parts:
-    part = _drafter(name, model, drafting.drafter)
-    budget = drafting.tree_budget if _BLOCK_METHODS.get(name) == "best_first" else None
+def _drafter_name(name: str, model: Model, named: Mapping[Dialect, str]) -> str | None:
+    """The drafter of a method; None where it has none."""
+    if name == PROMPT_LOOKUP:
+        return PROMPT_LOOKUP
+    if name not in _NETWORK_METHODS:
+        return None
+    dialect = _NETWORK_METHODS[name][0]
+    if dialect not in named and not model.is_embedded:
+        kind = _EMBEDDED[dialect]
+        raise InputError(f"method {name} needs a {kind} --drafter for the target {model.target.info.name}.")
+    return named.get(dialect) or str(embedded_drafter(_EMBEDDED[dialect]))
+
+
+def _parts(name: str, model: Model, drafter: str | None, drafting: Drafting) -> Parts:
+    part = None if drafter is None else _drafter(name, model, drafter)
+    budget = drafting.tree_budget if name in GROWING else None
     parts = make_parts(model.target, part, drafting.block_size, budget)
     return replace(parts, rule=SAMPLED.get(name))
 
 
-def _drafter(name: str, model: Model, drafter: str | None) -> Drafter | None:
-    if name == PROMPT_LOOKUP:
-        return load_drafter(PROMPT_LOOKUP, model.target)
-    if name not in _BLOCK_METHODS:
-        return None
-    if drafter is None and not model.is_embedded:
-        raise InputError(f"method {name} needs --drafter for the target {model.target.info.name}.")
-    if drafter in (PROMPT_LOOKUP, NO_DRAFTER):
-        raise InputError(f"method {name} needs a draft network, but {drafter!r} was given; name its folder.")
-    part = load_drafter(drafter or str(embedded_drafter()), model.target, _BLOCK_METHODS[name])
-    assert isinstance(part, DFlashDrafter), "a network was loaded"
+def _drafter(name: str, model: Model, drafter: str) -> Drafter:
+    growth = _NETWORK_METHODS[name][1] if name in _NETWORK_METHODS else "best_first"
+    part = load_drafter(drafter, model.target, growth)
+    assert part is not None, "a drafter was named"
+    if not isinstance(part, DFlashDrafter):
+        return part
     if name == UNSHARED:
         return DFlashDrafter(part.network, part.growth, shared_noise=False)
     if name in SAMPLED:

@@ -13,7 +13,8 @@ from paceline.errors import CheckpointError
 _WHOLE_BYTES = 32 * 2**20
 _SAMPLE_BYTES = 512
 _OF_DRAFTERS = ("block_size", "mask_token_id", "target_layer_ids", "dflash_config")
-"""What the same weights may be used with in different ways."""
+_OF_SOME_DRAFTERS = ("diffspec_draft_token_num",)
+"""What the same weights may be used with in different ways; the latter where a config.json has it."""
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -28,6 +29,7 @@ def checkpoint_digest(folder: Path) -> str:
     """
     config = read_config(folder)
     shape = {name: config.get(name) for name in _OF_DRAFTERS}
+    shape |= {name: config[name] for name in _OF_SOME_DRAFTERS if name in config}
     hasher = hashlib.sha256(json.dumps(shape, sort_keys=True).encode())
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:

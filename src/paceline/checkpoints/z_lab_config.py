@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from paceline.checkpoints.config_values import check_kinds, read_object
+from paceline.checkpoints.draft_weights import METADATA
 from paceline.checkpoints.files import few
 from paceline.checkpoints.rope_keys import parse_rope, spell_rope
 from paceline.errors import CheckpointError, InputError, UnsupportedModelError
 from paceline.models.dflash_config import DFlashConfig
 
 ARCHITECTURE = "DFlashDraftModel"
-METADATA = "paceline"
 
 _SIZES = (
     "hidden_size",
@@ -38,13 +39,13 @@ def parse_config(stored: Mapping[str, Any], path: Path) -> DFlashConfig:
         UnsupportedModelError: it asks for something that is not implemented.
     """
     _check_dialect(stored, path)
-    own = {**stored, **_object(stored, "dflash_config", path)}
+    own = {**stored, **read_object(stored, "dflash_config", path)}
     missing = sorted(name for name in (*_SIZES, *_OWN_KEYS) if own.get(name) is None)
     if missing:
         raise CheckpointError(f"{path} has a config.json without the required {few(missing)}.")
     _check_supported(stored, path)
     values = {name: own[name] for name in (*_SIZES, *_OWN_KEYS, *_OPTIONAL) if own.get(name) is not None}
-    _check_kinds(values, path)
+    check_kinds(values, path)
     values["target_layer_ids"] = tuple(values["target_layer_ids"])
     values.setdefault("head_dim", values["hidden_size"] // max(values["num_attention_heads"], 1))
     try:
@@ -111,18 +112,3 @@ def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
     for key, only in {"hidden_act": "silu", "attention_bias": False}.items():
         if stored.get(key, only) != only:
             raise UnsupportedModelError(f"{path} has {key} {stored[key]!r}, but only {only!r} is implemented.")
-
-
-def _check_kinds(values: Mapping[str, Any], path: Path) -> None:
-    for name, value in values.items():
-        whole = value if name == "target_layer_ids" else [value]
-        if not isinstance(whole, list) or any(type(item) is not int for item in whole):
-            expected = "a list of whole numbers" if name == "target_layer_ids" else "a whole number"
-            raise CheckpointError(f"{path} has {name} {value!r} in its config.json, but it must be {expected}.")
-
-
-def _object(stored: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
-    value = stored.get(key) or {}
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} has {key} {value!r} in its config.json, but it must be an object.")
-    return value

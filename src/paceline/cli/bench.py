@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from paceline.text_model import Model
 
 MethodName = Literal[
-    "plain", "hf", "prompt_lookup", "dflash", "ddtree", "ddtree_unshared", "mixture", "dflash_reject", "dflash_block"
+    "plain",
+    "hf",
+    "prompt_lookup",
+    "dflash",
+    "ddtree",
+    "ddtree_unshared",
+    "mixture",
+    "specblock",
+    "specblock-static",
+    "dflash_reject",
+    "dflash_block",
 ]
 
 
@@ -38,8 +48,9 @@ class Arguments(GrammarOptions):
     """What to compare; speed-ups are over `plain`."""
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
-    drafter: Name = None
-    """Folder or hub name of the drafter for dflash, ddtree and mixture; the embedded one for the embedded target."""
+    drafter: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
+    """Folders or hub names of drafters, one of each kind at most: a DFlash one serves dflash, ddtree and mixture, a
+    SpecBlock one the methods named so. The embedded target has its own where none is given."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     max_tokens: int = 256
@@ -51,12 +62,12 @@ class Arguments(GrammarOptions):
     ] = None
     """Type of the weights; where not given, float32 on a CPU and the checkpoint's own elsewhere."""
     tree_budget: Count = None
-    """Nodes of the draft tree of ddtree and mixture, root excluded; the drafter's own where not given."""
+    """Nodes of the draft trees, root excluded; the drafter's own where not given."""
     block_size: Count = None
     """Rows of a drafter's block, anchor included; the drafter's own where not given."""
     policies: tuple[str, ...] = ()
-    """Run ddtree and mixture under these policies too, such as fixed:SIZE:NODES, blockpilot, cost_aware or joint, and
-    compare them with the best fixed one."""
+    """Run the methods that grow trees under these policies too, such as fixed:SIZE:NODES, blockpilot, cost_aware or
+    joint, and compare them with the best fixed one."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
     threads: Count = None
@@ -81,12 +92,10 @@ def run(args: Arguments) -> None:
         check_spelling(policy)
     if len(set(args.policies)) < len(args.policies):
         raise InputError("--policies names a policy twice; name each policy once.")
-    if args.policies and not {"ddtree", "mixture"} & set(args.methods):
-        raise InputError("--policies came, but no method whose trees they could size; add ddtree or mixture.")
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     _check_reference(args, settings)
-    from paceline.bench.methods import SAMPLED
+    from paceline.bench.methods import GROWING, SAMPLED
     from paceline.bench.policy_comparison import compare_policies
     from paceline.bench.run import WARM_UP_TOKENS, measure
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
@@ -94,6 +103,8 @@ def run(args: Arguments) -> None:
     from paceline.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.provenance import provenance
 
+    if args.policies and not GROWING & set(args.methods):
+        raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
     model, methods = _load(args, console)
     encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
     for prompt, tokens in encoded:
@@ -147,7 +158,7 @@ def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
     model = load_model(options, console)
     hugging_face = load_hugging_face(args.target, args.dtype, args.device) if "hf" in args.methods else None
     drafting = Drafting(args.drafter, args.tree_budget, args.block_size, args.policies)
-    pair = functools.partial(pair_digests, args.target, args.drafter)
+    pair = functools.partial(pair_digests, args.target)
     return model, build_methods(args.methods, model, hugging_face, drafting, pair)
 
 

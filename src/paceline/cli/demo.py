@@ -54,7 +54,8 @@ def run(args: Arguments) -> None:
     from paceline.bench.methods import Drafting, build_methods
     from paceline.bench.run import measure
 
-    methods = build_methods(METHODS, model, None, Drafting(args.drafter, args.tree_budget), dict)
+    drafting = Drafting((args.drafter,) if args.drafter else (), args.tree_budget)
+    methods = build_methods(METHODS, model, None, drafting, lambda drafter: {})
     shown: list[Measurement] = []
 
     def show(measurement: Measurement) -> None:

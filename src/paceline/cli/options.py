@@ -42,6 +42,11 @@ class ModelOptions:
     """Nodes of the draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None
     """Rows of the drafter's block, anchor included; the drafter's own where not given."""
+    siblings: Annotated[tuple[int, int, int, int] | None, tyro.conf.arg(metavar="N N N N")] = None
+    """Tokens that a slot of a SpecBlock drafter tries where the rank head expects the target's at rank 1, 2-4, 5-10 and
+    beyond; 1 4 10 0 where not given."""
+    starts: Count = None
+    """Nodes from which the later blocks of a SpecBlock drafter start."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
     """What decides how much to draft: `fixed:SIZE`, `fixed:SIZE:NODES`, `blockpilot`, `cost_aware` or `joint` (the last
     two measure this machine once, for up to a minute; `cost_aware:calibrated` corrects the drafter's probabilities by
@@ -185,6 +190,8 @@ def check_drafting(sampling: SamplingOptions, options: ModelOptions) -> None:
         "--policy": options.policy is not None,
         "--tree": options.tree != ModelOptions.tree,
         "--no-lookup": not options.lookup,
+        "--siblings": options.siblings is not None,
+        "--starts": options.starts is not None,
     }
     flag = next((flag for flag, came in given.items() if came), None)
     if not sampling.draft and flag is not None:

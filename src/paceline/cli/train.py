@@ -11,9 +11,10 @@ from typing import Annotated
 import tyro
 
 from paceline.errors import InputError
-from paceline.train.config import TrainConfig
+from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.policy_config import PolicyTrainConfig
+from paceline.train.specblock_config import SpecBlockTrainConfig
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Arguments:
             tyro.conf.subcommand("conversations", description=ConversationsConfig.__doc__),
         ]
         | Annotated[TrainConfig, tyro.conf.subcommand("dflash", description=TrainConfig.__doc__)]
+        | Annotated[
+            SpecBlockTrainConfig,
+            tyro.conf.subcommand("specblock", description=SpecBlockTrainConfig.__doc__),
+        ]
         | Annotated[PolicyTrainConfig, tyro.conf.subcommand("policy", description=PolicyTrainConfig.__doc__)],
         tyro.conf.arg(name=""),
     ]
@@ -52,7 +57,7 @@ def run(args: Arguments) -> None:
         print(_trainer()(args.what))
 
 
-def _trainer() -> Callable[[TrainConfig], Path]:
+def _trainer() -> Callable[[RunConfig], Path]:
     try:
         from paceline.train.trainer import train
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ Letters: b rows, g query heads, k key/value heads, s queries, u keys, d head dim
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import cache
 from typing import Any
 
@@ -15,8 +16,15 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-Visible = Tensor | BlockMask | None
-"""Who is seen: Bool[b, 1, s, u], a BlockMask of FlexAttention, or None for everything."""
+
+class Causal(Enum):
+    """Each query sees the keys up to its own, of which there are as many."""
+
+    CAUSAL = auto()
+
+
+Visible = Tensor | BlockMask | Causal | None
+"""Who is seen: Bool[b, 1, s, u], a BlockMask of FlexAttention, causal, or None for everything."""
 
 
 def attend(
@@ -29,7 +37,10 @@ def attend(
     if isinstance(visible, BlockMask):
         sparse: Any = _compiled() if queries.is_cuda else flex_attention
         return sparse(queries, keys, values, block_mask=visible, enable_gqa=True)
-    return scaled_dot_product_attention(queries, keys, values, attn_mask=visible, enable_gqa=True)
+    mask = None if isinstance(visible, Causal) else visible
+    return scaled_dot_product_attention(
+        queries, keys, values, mask, is_causal=visible is Causal.CAUSAL, enable_gqa=True
+    )
 
 
 @cache

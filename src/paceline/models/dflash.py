@@ -15,7 +15,6 @@ w draft vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -24,24 +23,18 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from paceline.models.attention import Visible
 from paceline.models.dflash_config import DFlashConfig
+from paceline.models.draft_network import DraftNetwork
 from paceline.models.layers import BlockAttention, BlockLayer, KeysValues, RMSNorm
 from paceline.models.rope import RotaryEmbedding
 
-_BORROWABLE = ("embed_tokens", "lm_head")
 
-
-class DFlashNetwork(nn.Module):
-    """The draft network. Where it has no embedding or head of its own, `attach` lends it the target's.
-
-    Borrowed weights are frozen and stay out of the `state_dict`.
-    """
+class DFlashNetwork(DraftNetwork):
+    """The draft network; `block` is what serves, `training_forward` what learns."""
 
     layers: Sequence[BlockLayer]
-    d2t: Tensor
-    t2d: Tensor
 
     def __init__(self, config: DFlashConfig):
-        super().__init__()
+        super().__init__(config)
         self.config = config
         eps, hidden = config.rms_norm_eps, config.hidden_size
         self.fc = nn.Linear(len(config.target_layer_ids) * config.target_hidden_size, hidden, bias=False)
@@ -52,73 +45,6 @@ class DFlashNetwork(nn.Module):
             for _ in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(hidden, eps)
-        own_embedding = nn.Embedding(config.vocab_size, hidden) if config.has_embedding else None
-        own_head = nn.Linear(hidden, self.num_draft_tokens, bias=False) if config.has_head else None
-        self.register_module("embed_tokens", own_embedding)
-        self.register_module("lm_head", own_head)
-        if config.draft_vocab_size is not None:
-            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
-            self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
-            self.set_draft_vocabulary(torch.arange(config.draft_vocab_size))
-        self.register_state_dict_post_hook(_drop_borrowed)
-        self.register_load_state_dict_post_hook(_excuse_borrowed)
-
-    @property
-    def num_draft_tokens(self) -> int:
-        """Size of the vocabulary that the head scores."""
-        return self.config.draft_vocab_size or self.config.vocab_size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.norm.weight.dtype
-
-    def attach(self, embedding: Float[Tensor, "v h"], head: Float[Tensor, "v h"]) -> None:
-        """Borrow the target's embedding and head where the network has none of its own.
-
-        They share the target's storage when dtype and device agree, and are copied otherwise; of the head
-        a reduced draft vocabulary gathers its rows. Call it again after `set_draft_vocabulary`.
-        """
-        borrows = not (self.config.has_embedding and self.config.has_head)
-        assert not borrows or embedding.shape[1] == head.shape[1] == self.config.hidden_size, "of another hidden size"
-        device, dtype = self.norm.weight.device, self.dtype
-        if not self.config.has_embedding:
-            self.embed_tokens = _frozen_embedding(embedding.detach().to(device, dtype))
-        if not self.config.has_head:
-            rows = head.detach()
-            if self.config.draft_vocab_size is not None:
-                rows = rows[self.draft_vocabulary().to(rows.device)]
-            self.lm_head = _frozen_linear(rows.to(device, dtype))
-
-    def draft_vocabulary(self) -> Int64[Tensor, " w"]:
-        """The target's id of every draft id."""
-        return self.draft_to_target(torch.arange(self.num_draft_tokens, device=self.norm.weight.device))
-
-    def set_draft_vocabulary(self, target_ids: Int64[Tensor, " w"]) -> None:
-        """Let draft id i mean `target_ids[i]`; the ids must be distinct."""
-        assert self.config.draft_vocab_size == len(target_ids), "the config fixes the vocabulary's size"
-        target_ids = target_ids.to(self.d2t.device)
-        self.d2t.copy_(target_ids - torch.arange(len(target_ids), device=self.d2t.device))
-        self.t2d.zero_()[target_ids] = True
-
-    def draft_to_target(self, ids: Int64[Tensor, "*b"]) -> Int64[Tensor, "*b"]:
-        """The target's ids of draft ids (`d2t` holds offsets)."""
-        return ids if self.config.draft_vocab_size is None else ids + self.d2t[ids]
-
-    def target_to_draft(self, ids: Int64[Tensor, "*b"]) -> Int64[Tensor, "*b"]:
-        """The draft ids of the target's ids; -1 where the draft vocabulary lacks the token."""
-        if self.config.draft_vocab_size is None:
-            return ids
-        table = torch.full((self.config.vocab_size,), -1, device=ids.device)
-        table[self.draft_vocabulary()] = torch.arange(self.num_draft_tokens, device=ids.device)
-        return table[ids]
-
-    def embed(self, tokens: Int64[Tensor, "*b s"]) -> Float[Tensor, "*b s h"]:
-        assert self.embed_tokens is not None, "attach the target's embedding first"
-        return self.embed_tokens(tokens)
-
-    def draft_logits(self, hidden: Float[Tensor, "*b h"]) -> Float[Tensor, "*b w"]:
-        assert self.lm_head is not None, "attach the target's head first"
-        return self.lm_head(hidden)
 
     def context(self, features: Float[Tensor, "b n f"]) -> Float[Tensor, "b n h"]:
         """What the layers' keys and values of the context are made of; features may be of another dtype."""
@@ -217,35 +143,3 @@ def sparse_block_mask(anchors: Int64[Tensor, "b m"], num_context: int, block_siz
 def _attention(config: DFlashConfig, rope: RotaryEmbedding) -> BlockAttention:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return BlockAttention(config.hidden_size, heads, kv_heads, config.head_dim, config.rms_norm_eps, rope)
-
-
-def _frozen_embedding(weight: Float[Tensor, "v h"]) -> nn.Embedding:
-    embedding = nn.Embedding(weight.shape[0], weight.shape[1], device="meta")
-    embedding.weight = nn.Parameter(weight, requires_grad=False)
-    return embedding
-
-
-def _frozen_linear(weight: Float[Tensor, "w h"]) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    return linear
-
-
-def _borrowed_prefixes(network: DFlashNetwork) -> tuple[str, ...]:
-    owned = (network.config.has_embedding, network.config.has_head)
-    return tuple(f"{name}." for name, owns in zip(_BORROWABLE, owned, strict=True) if not owns)
-
-
-def _drop_borrowed(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    assert isinstance(module, DFlashNetwork)
-    borrowed = tuple(prefix + name for name in _borrowed_prefixes(module))
-    for name in [name for name in state if name.startswith(borrowed)] if borrowed else []:
-        del state[name]
-
-
-def _excuse_borrowed(module: nn.Module, incompatible: Any) -> None:
-    """A checkpoint without the borrowed weights is complete."""
-    assert isinstance(module, DFlashNetwork)
-    borrowed = _borrowed_prefixes(module)
-    missing = incompatible.missing_keys
-    missing[:] = [name for name in missing if not (borrowed and name.startswith(borrowed))]

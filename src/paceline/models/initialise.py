@@ -10,9 +10,10 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.models.dflash import DFlashNetwork
+from paceline.models.specblock import SpecBlockNetwork
 
 ContextStart = Literal["last", "mean"]
 
@@ -36,6 +37,45 @@ def initialise_from_target(
     Returns:
         The names of the weights of `network` that were set.
     """
+    done = _copy_layers(network, layer_states, final_norm)
+    copied = [i for i in range(len(network.layers)) if f"layers.{i}.input_layernorm.weight" in done]
+    if copied:
+        norms = torch.stack([network.layers[i].input_layernorm.weight.data for i in copied])
+        network.hidden_norm.weight.copy_(norms.mean(0))
+        done.append("hidden_norm.weight")
+    if network.config.target_hidden_size == network.config.hidden_size:
+        taps = len(network.config.target_layer_ids)
+        network.fc.weight.copy_(_tap_selector(taps, network.config.hidden_size, context))
+        done.append("fc.weight")
+    return done
+
+
+@torch.no_grad()
+def initialise_specblock(
+    network: SpecBlockNetwork,
+    layer_states: Sequence[Mapping[str, Tensor]],
+    final_norm: Float[Tensor, " h"] | None = None,
+) -> list[str]:
+    """Copy target layers into the draft layers; the condition starts as the last tap, a row as the sum of condition,
+    token and query, and a slot after a shift as itself. Arguments and result as in `initialise_from_target`."""
+    done = _copy_layers(network, layer_states, final_norm)
+    hidden = network.config.hidden_size
+    identity = torch.eye(hidden)
+    network.input_layer.condition_proj.weight.copy_(_tap_selector(len(network.config.target_layer_ids), hidden, "last"))
+    network.input_layer.fuse.weight.copy_(torch.cat([identity] * 3, 1) / 3**0.5)
+    for shift in network.shift_proj:
+        assert isinstance(shift, nn.Linear), "they are linear maps"
+        shift.weight.copy_(torch.cat([identity, torch.zeros_like(identity)], 1))
+    shifts = [f"shift_proj.{i}.weight" for i in range(len(network.shift_proj))]
+    return [*done, "input_layer.condition_proj.weight", "input_layer.fuse.weight", *shifts]
+
+
+def _copy_layers(
+    network: DFlashNetwork | SpecBlockNetwork,
+    layer_states: Sequence[Mapping[str, Tensor]],
+    final_norm: Float[Tensor, " h"] | None,
+) -> list[str]:
+    """Weights of the same name and shape, and the final norm."""
     assert len(layer_states) == len(network.layers), "one target layer for each draft layer"
     done: list[str] = []
     for index, (layer, state) in enumerate(zip(network.layers, layer_states, strict=True)):
@@ -46,18 +86,9 @@ def initialise_from_target(
     if final_norm is not None and final_norm.shape == network.norm.weight.shape:
         network.norm.weight.copy_(final_norm)
         done.append("norm.weight")
-    copied = [i for i in range(len(network.layers)) if f"layers.{i}.input_layernorm.weight" in done]
-    if copied:
-        norms = torch.stack([network.layers[i].input_layernorm.weight.data for i in copied])
-        network.hidden_norm.weight.copy_(norms.mean(0))
-        done.append("hidden_norm.weight")
-    if network.config.target_hidden_size == network.config.hidden_size:
-        network.fc.weight.copy_(_tap_selector(network, context))
-        done.append("fc.weight")
     return done
 
 
-def _tap_selector(network: DFlashNetwork, context: ContextStart) -> Float[Tensor, "h f"]:
-    taps, hidden = len(network.config.target_layer_ids), network.config.hidden_size
+def _tap_selector(taps: int, hidden: int, context: ContextStart) -> Float[Tensor, "h f"]:
     shares = torch.full((taps,), 1 / taps) if context == "mean" else torch.eye(taps)[-1]
-    return torch.kron(shares[None], torch.eye(hidden)).to(network.fc.weight)
+    return torch.kron(shares[None], torch.eye(hidden))

@@ -48,8 +48,11 @@ class SwiGLU(nn.Module):
 class BlockAttention(nn.Module):
     """Queries from the block; keys and values from the context, then the block, by the same projections.
 
-    RMSNorm per head on queries and keys (Qwen3), grouped key/value heads, no causality of its own.
+    Grouped key/value heads, no causality of its own. `normed_heads`: RMSNorm per head on queries and keys (Qwen3).
     """
+
+    q_norm: nn.Module
+    k_norm: nn.Module
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class BlockAttention(nn.Module):
         head_dim: int,
         eps: float,
         rope: RotaryEmbedding,
+        normed_heads: bool = True,
     ):
         super().__init__()
         self.head_dim = head_dim
@@ -66,8 +70,8 @@ class BlockAttention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, num_kv_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(hidden_size, num_kv_heads * head_dim, bias=False)
         self.o_proj = nn.Linear(num_heads * head_dim, hidden_size, bias=False)
-        self.q_norm = RMSNorm(head_dim, eps)
-        self.k_norm = RMSNorm(head_dim, eps)
+        self.q_norm = RMSNorm(head_dim, eps) if normed_heads else nn.Identity()
+        self.k_norm = RMSNorm(head_dim, eps) if normed_heads else nn.Identity()
         self.rope = rope
 
     def context_kv(self, context: Float[Tensor, "b t h"], positions: Int64[Tensor, "#b t"]) -> KeysValues:
@@ -86,9 +90,20 @@ class BlockAttention(nn.Module):
         visible: Visible,
     ) -> Float[Tensor, "b s h"]:
         """`rotation` is that of the block's positions; `visible` None: every row sees everything."""
-        queries = rotate(self.q_norm(self._heads(self.q_proj(block))).transpose(1, 2), rotation)
         own = self.keys_values(block, rotation)
         keys, values = (torch.cat(pair, 2) for pair in zip(context, own, strict=True))
+        return self.over(block, rotation, keys, values, visible)
+
+    def over(
+        self,
+        block: Float[Tensor, "b s h"],
+        rotation: Rotation,
+        keys: Float[Tensor, "b k u d"],
+        values: Float[Tensor, "b k u d"],
+        visible: Visible,
+    ) -> Float[Tensor, "b s h"]:
+        """The same over keys and values that hold the block's own."""
+        queries = rotate(self.q_norm(self._heads(self.q_proj(block))).transpose(1, 2), rotation)
         return self.o_proj(attend(queries, keys, values, visible).transpose(1, 2).flatten(2))
 
     def _heads(self, x: Float[Tensor, "b n w"]) -> Float[Tensor, "b n g d"]:

@@ -15,13 +15,11 @@ MAY_CHANGE = frozenset(
 
 
 @dataclass(frozen=True)
-class DrafterShape:
-    """The draft network. Its hidden size, vocabulary, embedding and head are the target's."""
+class NetworkShape:
+    """What the shapes of all draft networks have. Hidden size and vocabulary are the target's."""
 
     num_layers: int = 2
     """Decoder layers."""
-    block_size: int = 8
-    """Rows of a block, anchor included: it drafts one token fewer."""
     target_layer_ids: tuple[int, ...] = (1, 14, 27)
     """Target layers whose outputs are recorded in the shards, in their order there."""
     intermediate_size: int | None = None
@@ -32,22 +30,35 @@ class DrafterShape:
     """Key and value heads; the target's where not given."""
     draft_vocab_size: int | None = 9000
     """Size of the reduced draft vocabulary (the most frequent response tokens); None drafts the target's whole."""
-    mask_token_id: int | None = None
-    """Token that stands for `not yet known` in a block; where not given, the lowest that no conversation has."""
     init_layers: tuple[int, ...] = ()
     """Target layers whose weights the draft layers start from, one per draft layer; random where empty."""
 
     def __post_init__(self) -> None:
-        if self.num_layers < 1 or self.block_size < 2 or not self.target_layer_ids:
+        if self.num_layers < 1 or not self.target_layer_ids:
             raise InputError(
-                f"a drafter needs at least one layer ({self.num_layers} given), a block of two rows "
-                f"({self.block_size} given) and one tapped layer ({len(self.target_layer_ids)} given)"
+                f"a drafter needs at least one layer ({self.num_layers} given) and one tapped layer "
+                f"({len(self.target_layer_ids)} given)."
             )
         if self.init_layers and len(self.init_layers) != self.num_layers:
             raise InputError(
                 f"init_layers names {len(self.init_layers)} target layers for {self.num_layers} draft layers; "
                 "give one for each, or none"
             )
+
+
+@dataclass(frozen=True)
+class DrafterShape(NetworkShape):
+    """A DFlash draft network. Its embedding and head are the target's too."""
+
+    block_size: int = 8
+    """Rows of a block, anchor included: it drafts one token fewer."""
+    mask_token_id: int | None = None
+    """Token that stands for `not yet known` in a block; where not given, the lowest that no conversation has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block_size < 2:
+            raise InputError(f"block_size is {self.block_size}, but must be at least 2: it counts the anchor.")
 
 
 @dataclass(frozen=True)
@@ -110,8 +121,8 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """A training run. The same settings again resume it."""
+class RunConfig:
+    """What every training run is told. The same settings again resume it."""
 
     data: Path
     """Folder of conversation shards (`shard-*.safetensors`) of the target."""
@@ -120,10 +131,6 @@ class TrainConfig:
     target: str | None = None
     """Hugging Face name or folder of the target: the source of embedding, head and shapes; the embedded
     SmolLM2-135M-Instruct where not given."""
-    shape: DrafterShape = field(default_factory=DrafterShape)
-    """The draft network."""
-    loss: LossConfig = field(default_factory=LossConfig)
-    """What it learns."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How it learns."""
     steps: int = 1500
@@ -179,3 +186,13 @@ class TrainConfig:
             raise InputError(
                 f"held_out {self.held_out} must lie between 0 and 1 and average {self.average} within 0..1 (1 excluded)"
             )
+
+
+@dataclass(frozen=True)
+class TrainConfig(RunConfig):
+    """A training run of a DFlash drafter. The same settings again resume it."""
+
+    shape: DrafterShape = field(default_factory=DrafterShape)
+    """The draft network."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    """What it learns."""

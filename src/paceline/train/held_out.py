@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.decode import Parts
-from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.base import Drafter
 from paceline.engine import Engine
 from paceline.metrics import acceptance_length
-from paceline.models.dflash import DFlashNetwork
+from paceline.models.draft_network import DraftNetwork
 from paceline.policies.fixed import FixedPolicy
 from paceline.train.data import ConversationDataset
 from paceline.train.recorded_target import RecordedTarget
-from paceline.tree import Growth
 from paceline.types import GenerationSettings
 
 
 class HeldOutAcceptance(Protocol):
     """Whatever measures a drafter during training."""
 
-    def __call__(self, network: DFlashNetwork) -> Mapping[str, float]:
+    def __call__(self, network: DraftNetwork) -> Mapping[str, float]:
         """Acceptance length (tokens per round, bonus included) by the name of the way to draft."""
         ...
 
 
 @dataclass(frozen=True)
 class DraftingMethod:
-    """A growth and its node budget, under the name that the log shows."""
+    """A way to draft with a network, and how much, under the name that the log shows."""
 
     name: str
-    growth: Growth
+    drafter: Callable[[Any], Drafter]
+    block_size: int
     budget: int
 
 
@@ -44,20 +44,19 @@ class ReplayedAcceptance:
     """
 
     conversations: ConversationDataset
-    block_size: int
     methods: Sequence[DraftingMethod]
     batch_size: int = 8
 
-    def __call__(self, network: DFlashNetwork) -> dict[str, float]:
+    def __call__(self, network: DraftNetwork) -> dict[str, float]:
         """Acceptance length per method over all rounds of all conversations."""
         return {method.name: self._acceptance_length(network, method) for method in self.methods}
 
-    def _acceptance_length(self, network: DFlashNetwork, method: DraftingMethod) -> float:
+    def _acceptance_length(self, network: DraftNetwork, method: DraftingMethod) -> float:
         conversations = [self.conversations[i] for i in range(len(self.conversations))]
         device = next(network.parameters()).device
-        target = RecordedTarget(conversations, network.config.vocab_size, device)
-        policy = FixedPolicy(self.block_size, method.budget)
-        engine = Engine(Parts(target, DFlashDrafter(network, method.growth), policy), max_batch=self.batch_size)
+        target = RecordedTarget(conversations, network.vocab_size, device)
+        policy = FixedPolicy(method.block_size, method.budget)
+        engine = Engine(Parts(target, method.drafter(network), policy), max_batch=self.batch_size)
         requests = [
             engine.submit(
                 c.tokens[: c.response_start].tolist(),

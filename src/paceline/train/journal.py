@@ -15,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from paceline.errors import InputError
 from paceline.records import as_plain, check_settings, read_json, write_text
-from paceline.train.config import MAY_CHANGE, TrainConfig
+from paceline.train.config import MAY_CHANGE, RunConfig
 from paceline.train.data import ConversationDataset
 
 PROVENANCE = "provenance.json"
@@ -52,7 +52,7 @@ class Journal:
         return [line for line in whole if line]
 
 
-def settle_settings(config: TrainConfig, num_processes: int) -> list[str] | None:
+def settle_settings(config: RunConfig, num_processes: int) -> list[str] | None:
     """The names of the shards that the run was started with; None for a new run.
 
     Raises InputError where a setting that shapes the run, or the number of processes, is no longer what it was.
@@ -65,7 +65,7 @@ def settle_settings(config: TrainConfig, num_processes: int) -> list[str] | None
     return list(recorded["data"]["shards"])
 
 
-def check_shards(config: TrainConfig, dataset: ConversationDataset) -> None:
+def check_shards(config: RunConfig, dataset: ConversationDataset) -> None:
     """Refuse shards that changed since the run was started."""
     recorded = _recorded(config)
     if recorded is None:
@@ -75,7 +75,7 @@ def check_shards(config: TrainConfig, dataset: ConversationDataset) -> None:
             raise InputError(f"{shard.path} changed since {config.run} was started; give another run folder")
 
 
-def write_provenance(config: TrainConfig, dataset: ConversationDataset, num_processes: int) -> None:
+def write_provenance(config: RunConfig, dataset: ConversationDataset, num_processes: int) -> None:
     """Who made this run from what; a run that goes on keeps its own."""
     if _recorded(config) is not None:
         return
@@ -100,7 +100,7 @@ def write_provenance(config: TrainConfig, dataset: ConversationDataset, num_proc
     write_text(config.run / PROVENANCE, text + "\n")
 
 
-def _recorded(config: TrainConfig) -> dict[str, Any] | None:
+def _recorded(config: RunConfig) -> dict[str, Any] | None:
     path = config.run / PROVENANCE
     return read_json(path) if path.exists() else None
 

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PositionWeights = Callable[[Tensor], Tensor]
-"""(confidence Float[n, L] in the label) -> weight Float[n, L]; called without gradients."""
+PositionWeights = Callable[[Tensor, Tensor], Tensor]
+"""(confidence Float[n, L] in the label, whether the label is the argmax Bool[n, L]) -> weight Float[n, L]; called
+without gradients."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SparseTarget:
 def decayed_weights(gamma: float) -> PositionWeights:
     """`exp(-(k-1)/gamma)` for k = 1..L (DFlash, 2602.06036: an early mistake costs the rest of the block)."""
 
-    def weights(confidence: Tensor) -> Tensor:
+    def weights(confidence: Tensor, correct: Tensor) -> Tensor:
         steps = torch.arange(confidence.shape[-1], device=confidence.device, dtype=confidence.dtype)
         return torch.exp(-steps / gamma).expand_as(confidence)
 
@@ -61,9 +62,24 @@ def d_pace_weights(smoothing: float) -> PositionWeights:
     while the drafter is still bad.
     """
 
-    def weights(confidence: Tensor) -> Tensor:
+    def weights(confidence: Tensor, correct: Tensor) -> Tensor:
         prefix = torch.cumprod(smoothing + (1 - smoothing) * confidence, dim=-1)
         return prefix.flip(-1).cumsum(-1).flip(-1)
+
+    return weights
+
+
+def valid_prefix_weights(decay: float, only_valid: bool = True) -> PositionWeights:
+    """`decay^k` for slots k = 0..L-1, where all slots before were right (SpecBlock, 2605.07243: behind a mistake
+    nothing is verified). `only_valid` False leaves the prefix mask out."""
+
+    def weights(confidence: Tensor, correct: Tensor) -> Tensor:
+        slots = torch.arange(confidence.shape[-1], device=confidence.device, dtype=confidence.dtype)
+        decayed = (decay**slots).expand_as(confidence)
+        if not only_valid:
+            return decayed
+        before = torch.cat([torch.ones_like(correct[..., :1]), correct[..., :-1]], -1)
+        return decayed * before.cumprod(-1)
 
     return weights
 
@@ -103,19 +119,40 @@ class BlockLoss:
     """Float[L]: unweighted mean at each position"""
     accuracy: Tensor
     """Float[L]: how often the argmax is the true token"""
+    seen: SlotStatistics | None = None
+    """What was asked for beside."""
+
+
+@dataclass(frozen=True)
+class SlotStatistics:
+    """What a drafted position's distribution looks like; without gradients."""
+
+    top: Tensor
+    """Float32[n, L, T]: its highest log-probs"""
+    entropy: Tensor
+    """Float32[n, L]: nats"""
+    rank: Tensor
+    """Int64[n, L]: place of the true token, from 1; 0 where there is none or it cannot be drafted"""
 
 
 def chunked_loss(
-    hidden: Tensor, head: Tensor, target: SparseTarget, position_weights: PositionWeights, chunk_blocks: int
+    hidden: Tensor,
+    head: Tensor,
+    target: SparseTarget,
+    position_weights: PositionWeights,
+    chunk_blocks: int,
+    num_top: int = 0,
 ) -> BlockLoss:
     """Weighted cross-entropy of `hidden @ head.T` against `target`, `chunk_blocks` blocks at a time.
 
     hidden Float[n, L, H]; head Float[v, H]. The gradients are computed in the same sweep as the loss, so the
     logits of one chunk are the most that ever exists, and the head is multiplied twice (three times if it
-    learns), never recomputed.
+    learns), never recomputed. With `num_top` (T), statistics of the distributions come along.
     """
-    loss, cross_entropy, accuracy = _ChunkedLoss.apply(hidden, head, target, position_weights, chunk_blocks)
-    return BlockLoss(loss, cross_entropy, accuracy)
+    loss, cross_entropy, accuracy, *seen = _ChunkedLoss.apply(
+        hidden, head, target, position_weights, chunk_blocks, num_top
+    )
+    return BlockLoss(loss, cross_entropy, accuracy, SlotStatistics(*seen) if num_top else None)
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -127,13 +164,15 @@ class _ChunkedLoss(torch.autograd.Function):
         target: SparseTarget,
         position_weights: PositionWeights,
         chunk_blocks: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        num_top: int,
+    ) -> tuple[Tensor, ...]:
         grad_hidden = torch.empty_like(hidden)
         grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         positions = hidden.shape[1]
         sums = hidden.new_zeros(3, positions, dtype=torch.float32)
         total_loss = hidden.new_zeros((), dtype=torch.float32)
         total_weight = hidden.new_zeros((), dtype=torch.float32)
+        seen: list[tuple[Tensor, Tensor, Tensor]] = []
         for start in range(0, len(hidden), chunk_blocks):
             rows = slice(start, start + chunk_blocks)
             h, ids, mass = hidden[rows], target.ids[rows], target.weights[rows]
@@ -144,12 +183,19 @@ class _ChunkedLoss(torch.autograd.Function):
             picked = logits.gather(-1, ids)
             of_label = logits.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
             peak = logits.gather(-1, best[..., None])
+            if num_top:
+                top = logits.topk(num_top, -1).values
+                ahead = (logits > of_label[..., None]).sum(-1)
             probabilities = logits.sub_(peak).exp_()
             normaliser = probabilities.sum(-1, keepdim=True)
             log_normaliser = (normaliser.log() + peak)[..., 0]
+            if num_top:
+                spread = torch.special.entr(probabilities).sum(-1, keepdim=True) / normaliser + normaliser.log()
+                rank = torch.where(labels >= 0, 1 + ahead, 0)
+                seen.append((top - log_normaliser[..., None], spread[..., 0], rank))
             entropy = (mass * (log_normaliser[..., None] - picked)).sum(-1)
             confidence = torch.where(labels >= 0, (of_label - log_normaliser).exp(), 0.0)
-            weights = position_weights(confidence) * supervised
+            weights = position_weights(confidence, best == labels) * supervised
             gradient = probabilities.mul_((weights[..., None] * mass.sum(-1, keepdim=True)) / normaliser)
             gradient.scatter_add_(-1, ids, -(weights[..., None] * mass))
             gradient = gradient.to(head.dtype)
@@ -165,10 +211,11 @@ class _ChunkedLoss(torch.autograd.Function):
         )
         counts = sums[2].clamp(min=1)
         cross_entropy, accuracy = sums[0] / counts, sums[1] / counts
-        ctx.mark_non_differentiable(cross_entropy, accuracy)
-        return total_loss / total_weight, cross_entropy, accuracy
+        statistics = [torch.cat(parts) for parts in zip(*seen, strict=True)]
+        ctx.mark_non_differentiable(cross_entropy, accuracy, *statistics)
+        return total_loss / total_weight, cross_entropy, accuracy, *statistics
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_head = ctx.saved_tensors
-        return grad_hidden * grad_loss, None if grad_head is None else grad_head * grad_loss, None, None, None
+        return grad_hidden * grad_loss, None if grad_head is None else grad_head * grad_loss, None, None, None, None

@@ -17,60 +17,81 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import InputError, TrainingDivergedError
 from paceline.loading import set_threads
-from paceline.models.dflash import DFlashNetwork
+from paceline.models.draft_network import DraftNetwork
 from paceline.records import RECORDING, exclusive, read_json
 from paceline.sources import load_tokenizer, target_folder, template_digest
-from paceline.train.config import LossConfig, TrainConfig
+from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display
-from paceline.train.drafter import build_drafter
 from paceline.train.ema import WeightAverage
-from paceline.train.held_out import DraftingMethod, HeldOutAcceptance, ReplayedAcceptance
+from paceline.train.held_out import HeldOutAcceptance, ReplayedAcceptance
 from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
-from paceline.train.losses import BlockLoss, PositionWeights, d_pace_weights, decayed_weights, default_gamma
-from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
+from paceline.train.losses import BlockLoss
+from paceline.train.methods.base import TrainingBatch, TrainingMethod
+from paceline.train.methods.dflash import DFlashTraining
+from paceline.train.methods.specblock import SpecBlockTraining
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
 from paceline.train.shards import Conversation
+from paceline.train.specblock_config import SpecBlockTrainConfig
 from paceline.train.state import load_latest_state, save_state
 from paceline.train.target_weights import TargetWeights
-from paceline.tree import GROWTHS
 
 
-def train(config: TrainConfig, measure: HeldOutAcceptance | None = None) -> Path:
-    """Train, or go on training, a DFlash drafter; returns the folder of the best one.
+def train(config: RunConfig, measure: HeldOutAcceptance | None = None) -> Path:
+    """Train, or go on training, a drafter; returns the folder of the best one.
 
     `measure` takes the place of the replayed held-out conversations. Raises InputError where the settings do not
     fit the data, the target or the run that lies in `config.run`.
     """
     set_threads(config.threads)
+    method = method_for(config)
     accelerator = Accelerator(mixed_precision=config.precision)
     target = target_folder(config.target)
-    check_recording(config, target)
+    check_recording(config, method.target_layer_ids, target)
     dataset = open_dataset(config.data, settle_settings(config, accelerator.num_processes))
     check_shards(config, dataset)
     weights = TargetWeights(target)
     check_tokens(dataset, weights.config["vocab_size"], target)
     training, held_out = split_by_hash(usable(dataset, config.max_length), config.held_out)
-    network, draft_ids = build_drafter(config, weights, training)
-    taps = config.shape.target_layer_ids
-    if dataset.num_features != len(taps) * network.config.target_hidden_size:
+    network, draft_ids = build_drafter(method, weights, training)
+    taps, width = method.target_layer_ids, weights.config["hidden_size"]
+    if dataset.num_features != len(taps) * width:
         raise InputError(
             f"the shards' features have {dataset.num_features} columns but {len(taps)} tapped layers make "
-            f"{len(taps) * network.config.target_hidden_size}; name the layers that the shards were recorded with"
+            f"{len(taps) * width}; name the layers that the shards were recorded with"
         )
     accelerator.wait_for_everyone()
-    measure = measure or held_out_acceptance(config, held_out)
+    measure = measure or held_out_acceptance(method, held_out)
     config.run.mkdir(parents=True, exist_ok=True)
     with exclusive(config.run) if accelerator.is_main_process else nullcontext():
         if accelerator.is_main_process:
             write_provenance(config, dataset, accelerator.num_processes)
-        return _Run(config, accelerator, network, draft_ids, training, measure).to_the_end()
+        return _Run(method, accelerator, network, draft_ids, training, measure).to_the_end()
 
 
-def describe_training(config: TrainConfig, training: ConversationDataset) -> dict[str, Any]:
+def method_for(config: RunConfig) -> TrainingMethod:
+    """The method that a run's settings are of."""
+    match config:
+        case TrainConfig():
+            return DFlashTraining(config)
+        case SpecBlockTrainConfig():
+            return SpecBlockTraining(config)
+        case _:
+            raise InputError(f"no method trains from {type(config).__name__}.")
+
+
+def build_drafter(
+    method: TrainingMethod, target: TargetWeights, training: ConversationDataset
+) -> tuple[DraftNetwork, torch.Tensor]:
+    """(network with the target's embedding and head attached, Int64[V] draft id of each target id or -1)."""
+    network = method.build(target, training)
+    network.attach(target.embedding(), target.head())
+    return network.float().train(), network.target_to_draft(torch.arange(network.vocab_size))
+
+
+def describe_training(config: RunConfig, training: ConversationDataset) -> dict[str, Any]:
     """What is kept in the checkpoint about its making, next to the step and the acceptance."""
     described: dict[str, Any] = {
         "conversations": len(training),
@@ -88,17 +109,17 @@ def template_of(target: Path) -> str | None:
     return template_digest(load_tokenizer(str(target)).chat_template) if has_tokenizer else None
 
 
-def check_recording(config: TrainConfig, target: Path) -> None:
+def check_recording(config: RunConfig, asked: tuple[int, ...], target: Path) -> None:
     """Refuse conversations that were recorded at other layers, or under another chat template than the target's."""
     path = config.data / RECORDING
     if not path.exists():
         return
     recorded = read_json(path)
     layers = tuple(recorded["target_layer_ids"])
-    if layers != config.shape.target_layer_ids:
+    if layers != asked:
         raise InputError(
             f"the conversations in {config.data} were recorded at target layers {layers}, but target_layer_ids is "
-            f"{config.shape.target_layer_ids}; name the layers that they were recorded at."
+            f"{asked}; name the layers that they were recorded at."
         )
     template = template_of(target)
     if template is not None and template != recorded["chat_template_sha256"]:
@@ -133,21 +154,10 @@ def usable(dataset: ConversationDataset, max_length: int) -> ConversationDataset
     return dataset.subset(kept)
 
 
-def held_out_acceptance(config: TrainConfig, held_out: ConversationDataset) -> ReplayedAcceptance:
-    """Acceptance of the chain and of a best-first tree on the first `num_held_out` conversations."""
-    chosen = held_out.subset(list(range(min(config.num_held_out, len(held_out)))))
-    methods = (
-        DraftingMethod("chain", GROWTHS["chain"], config.shape.block_size - 1),
-        DraftingMethod(f"tree_{config.tree_budget}", GROWTHS["best_first"], config.tree_budget),
-    )
-    return ReplayedAcceptance(chosen, config.shape.block_size, methods)
-
-
-def position_weights(config: LossConfig, block_size: int) -> PositionWeights:
-    """The weighting that the settings name."""
-    if config.weights == "d_pace":
-        return d_pace_weights(config.smoothing)
-    return decayed_weights(config.gamma or default_gamma(block_size))
+def held_out_acceptance(method: TrainingMethod, held_out: ConversationDataset) -> ReplayedAcceptance:
+    """Acceptance on the first `num_held_out` conversations, of each way to draft."""
+    chosen = held_out.subset(list(range(min(method.config.num_held_out, len(held_out)))))
+    return ReplayedAcceptance(chosen, method.drafting())
 
 
 @dataclass
@@ -163,23 +173,18 @@ class _Window:
 class _Run:
     def __init__(
         self,
-        config: TrainConfig,
+        method: TrainingMethod,
         accelerator: Accelerator,
-        network: DFlashNetwork,
+        network: DraftNetwork,
         draft_ids: torch.Tensor,
         training: ConversationDataset,
         measure: HeldOutAcceptance,
     ) -> None:
-        self.config, self.network, self.training, self.measure = config, network, training, measure
+        config = self.config = method.config
+        self.method, self.network, self.training, self.measure = method, network, training, measure
         self.accelerator = accelerator
         network.to(accelerator.device)
-        objective = DFlashObjective(
-            network,
-            draft_ids,
-            position_weights(config.loss, config.shape.block_size),
-            config.loss.soft,
-            config.chunk_blocks,
-        )
+        objective = method.objective(network, draft_ids)
         self.optimizers = build_optimizers(network, config.optimizer)
         self.average = WeightAverage(network, config.average)
         self.progress = load_latest_state(self._states, network, self.optimizers, self.average.weights)
@@ -256,11 +261,11 @@ class _Run:
         found = [self.training[self.order.sample(number)] for number in range(first, first + size)]
         return [c if len(c.tokens) <= self.config.max_length else c.cut(self.config.max_length) for c in found]
 
-    def _batch(self, conversations: list[Conversation], step: int) -> DFlashBatch:
+    def _batch(self, conversations: list[Conversation], step: int) -> TrainingBatch:
         seed = fold_seed(self.config.seed, step, self.accelerator.process_index)
         generator = torch.Generator().manual_seed(seed)
-        batch = build_batch(conversations, self.config.shape.block_size, self.config.num_anchors, generator)
-        return batch.to(self.accelerator.device)
+        batch: TrainingBatch = self.method.batch(conversations, generator).to(self.accelerator.device)
+        return batch
 
     def _report(self, journal: Journal, display: Display, window: _Window) -> None:
         seconds = time.monotonic() - window.started
@@ -303,10 +308,10 @@ class _Run:
         measured = {"step": self.progress.step, "held_out_acceptance_length": dict(acceptance)}
         extra = self.making | measured
         if self.config.average == 0:
-            save_dflash(self.network, self._drafter, extra)
+            self.method.save(self.network, self._drafter, extra)
             return
         with self.average.applied():
-            save_dflash(self.network, self._drafter, extra)
+            self.method.save(self.network, self._drafter, extra)
 
     def _save(self) -> None:
         self.progress.minutes = self._minutes()
