@@ -83,7 +83,7 @@ def test_every_command_that_is_mentioned_has_the_flags_named_with_it(command, ca
 
 def test_every_path_of_the_annotated_tree_exists():
     paths = tree_paths()
-    assert "src/paceline/train/objectives" in paths
+    assert "src/paceline/train/methods" in paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

@@ -18,10 +18,12 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("apart", {"server", "bench", "train", "scale", "proof", "label"}),
     (
         "free",
-        {"engine", "text_model", "loading", "sources", "embedded", "provenance", "calibrate"},
+        {"engine", "text_model", "loading", "sources", "embedded", "provenance", "calibrate", "replay", "attach"}
+        | {"adaptation"},
     ),
     ("free", {"grammar", "json_schema"}),
     ("apart", {"embedded_conversion"}),  # runs in a process of its own
+    ("free", {"learning"}),
     ("free", {"decode", "plain", "choice", "sequence", "near_ties"}),
     ("apart", {"target", "drafters", "policies"}),
     ("apart", {"checkpoints"}),

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from paceline.learning.conversation import Conversation
 from paceline.train.config import DrafterShape, OptimizerConfig, RunConfig, TrainConfig
-from paceline.train.shards import Conversation, write_shard
+from paceline.train.shards import write_shard
 from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
 
 VOCABULARY, HIDDEN, TAPS, TOP = 40, 16, (0, 2), 16

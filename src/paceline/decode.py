@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -28,13 +28,26 @@ from paceline.target.base import Pass, Target
 from paceline.tree import DraftTree, TreeBatch, pack
 
 
-class RoundObserver(Protocol):
-    """Sees what the target computed: data recorders and online adaptation. It cannot change the text."""
+class RoundObserver:
+    """Sees what the target computed: data recorders and online adaptation. It cannot change the text.
+
+    A request ends with `on_finish`, whether it was answered or given up. `between_rounds` is called before every round:
+    the place for what must not happen within one.
+    """
 
     feature_layers: tuple[int, ...]
 
-    def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None: ...
-    def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None: ...
+    def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
+        """A prompt was read."""
+
+    def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
+        """A round was verified and committed."""
+
+    def on_finish(self, sequence: ActiveSequence) -> None:
+        """A sequence ends."""
+
+    def between_rounds(self) -> None:
+        """No round is under way."""
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,8 @@ class Engine:
 
     def step(self) -> list[tuple[Request, Piece]]:
         """Admit what fits, decode one round, and return what every request gained."""
+        if self.parts.observer is not None:
+            self.parts.observer.between_rounds()
         pieces = [self._admit(self._waiting.popleft()) for _ in range(self._num_admissible())]
         if self._active:
             pieces += self._round()
@@ -156,6 +158,7 @@ class Engine:
             first = admit(self.parts, self._batch, request.sequence, reuse)
         except BaseException:  # Ctrl-C too: the row is free again, and the request is over
             request.finish_reason = "cancelled"
+            self._tell_finished(request)
             if len(self._batch.sequences) > row:
                 leave(self._batch, row)
             else:
@@ -187,6 +190,7 @@ class Engine:
             for row in reversed(range(len(self._active))):
                 request = self._active.pop()
                 request.finish_reason = request.finish_reason or "cancelled"
+                self._tell_finished(request)
                 leave(self._batch, row)
             raise
 
@@ -235,6 +239,7 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         row = self._active.index(request)
+        self._tell_finished(request)
         try:
             if self._prefixes.capacity:
                 self._prefixes.keep(keep_prefix(self.parts, self._batch, row))
@@ -242,6 +247,10 @@ class Engine:
             leave(self._batch, row)
             self._active[row] = self._active[-1]
             self._active.pop()
+
+    def _tell_finished(self, request: Request) -> None:
+        if self.parts.observer is not None:
+            self.parts.observer.on_finish(request.sequence)
 
     def _constraint(self, settings: GenerationSettings) -> Constraint | None:
         if settings.grammar is None:

@@ -12,9 +12,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from paceline.adaptation.adapter import Adapter
+from paceline.adaptation.settings import AdaptationSettings
+from paceline.adaptation.task import DFlashTask, SpecBlockTask
+from paceline.attach import make_ready
 from paceline.calibrate import costs_of, default_max_budget
 from paceline.checkpoints.dialect import Dialect, dialect_of
-from paceline.checkpoints.draft_weights import MadeFor, check_fits, read_metadata
+from paceline.checkpoints.draft_weights import read_metadata
 from paceline.checkpoints.specblock import load_specblock
 from paceline.checkpoints.z_lab import load_dflash
 from paceline.decode import Parts
@@ -26,7 +30,6 @@ from paceline.drafters.specblock import SpecBlockDrafter, specblock_tree
 from paceline.embedded import embedded_policies
 from paceline.errors import CheckpointError, InputError
 from paceline.kernels import prepare_for_device
-from paceline.models.draft_network import DraftNetwork
 from paceline.policies.base import Policy
 from paceline.policies.fixed import FixedPolicy
 from paceline.policies.named import Circumstances, named_policy
@@ -64,6 +67,7 @@ def load(
     siblings: tuple[int, int, int, int] | None = None,
     starts: int | None = None,
     policy: str | None = None,
+    adapt: bool | AdaptationSettings = False,
     dtype: str | torch.dtype | None = None,
     device: str | None = None,
     threads: int | None = None,
@@ -78,10 +82,10 @@ def load(
     tries for each rank bucket, and nodes from which its later blocks start. `exact` refuses a target whose logits
     depend, in their last bits, on what else is in the pass. `policy` decides how much to draft: "fixed:SIZE[:NODES]",
     "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or "joint[:FOLDER]"; the last two kinds measure this machine once
-    (None: `block_size`, or the drafter's own).
-    `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last `num_prefixes`
-    answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's text may part from a
-    fresh start's where two tokens nearly tie).
+    (None: `block_size`, or the drafter's own). `adapt` lets the drafter learn from what it serves (the model's
+    `adapter` tells what it did, and saves it). `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
+    The caches of the last `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16
+    such a prompt's text may part from a fresh start's where two tokens nearly tie).
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
@@ -116,7 +120,23 @@ def load(
     if policy is not None and part is not None:
         pair = functools.partial(pair_digests, target, drafter)
         parts = replace(parts, policy=load_policy(policy, loaded, part, tree_budget, pair))
+    if adapt is not False:
+        parts = replace(parts, observer=make_adapter(parts, drafter, AdaptationSettings() if adapt is True else adapt))
     return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
+
+
+def make_adapter(parts: Parts, drafter: str, settings: AdaptationSettings) -> Adapter:
+    """What lets the drafter of these parts, loaded by this name, learn while it serves.
+
+    Raises:
+        InputError: a drafter without a network.
+    """
+    serving = parts.drafter.first if isinstance(parts.drafter, MixtureDrafter) else parts.drafter
+    if isinstance(serving, SpecBlockDrafter):
+        return Adapter(SpecBlockTask(serving, drafter_path(drafter), parts.target), settings)
+    if isinstance(serving, DFlashDrafter):
+        return Adapter(DFlashTask(serving, drafter_path(drafter), parts.target), settings)
+    raise InputError(f"adapt lets a draft network learn, but drafter {drafter!r} has none; leave it out.")
 
 
 def load_policy(
@@ -210,7 +230,7 @@ def load_drafter(
     if path is not None and dialect_of(path) is Dialect.SPECBLOCK:
         shape = specblock_tree(tree, siblings, starts)
         network = load_specblock(path, target.info.num_layers)
-        _make_ready(network, network.config, target)
+        make_ready(network, network.config, target)
         return SpecBlockDrafter(network, shape, tree_budget)
     for what, value in (("siblings", siblings), ("starts", starts)):
         if value is not None:
@@ -222,17 +242,8 @@ def load_drafter(
             raise InputError(f"prompt_lookup drafts a chain, but tree {tree!r} was asked for; leave it out.")
         return PromptLookupDrafter()
     blocks = load_dflash(path)
-    _make_ready(blocks, blocks.config, target)
+    make_ready(blocks, blocks.config, target)
     return DFlashDrafter(blocks, GROWTHS[tree], tree_budget)
-
-
-def _make_ready(network: DraftNetwork, config: MadeFor, target: Target) -> None:
-    """Check a draft network against its target, lend it the target's weights, and put it where the target is."""
-    info = target.info
-    check_fits(config, info.hidden_size, info.vocab_size, info.num_layers, info.name)
-    network.attach(target.embedding, target.head)
-    network.to(device=info.device, dtype=info.dtype).requires_grad_(False)
-    prepare_for_device(network)
 
 
 def _warn_of_another_template(drafter: str, tokenizer: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from paceline.adaptation.adapter import Adapter
 from paceline.decode import Parts
 from paceline.device_clock import device_clock
 from paceline.drafters.base import Drafter
@@ -47,6 +48,11 @@ class Model:
             num_prefixes=num_prefixes,
             grammars=lambda: self.grammars,
         )
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """What lets the drafter learn while it serves, where it does."""
+        return self.parts.observer if isinstance(self.parts.observer, Adapter) else None
 
     @functools.cached_property
     def grammars(self) -> GrammarCompiler:

@@ -5,8 +5,8 @@ import torch
 
 from paceline.drafters.base import DraftRequest
 from paceline.drafters.specblock import SpecBlockDrafter, SpecBlockTreeConfig
+from paceline.learning.specblock import SpecBlockBatch, unrolled
 from paceline.models.specblock import rank_statistics
-from paceline.train.objectives.specblock import SpecBlockBatch, unrolled
 from paceline.tree.rank_guided import Start
 from tiny_specblock import SIZES, VOCABULARY, tiny_specblock
 

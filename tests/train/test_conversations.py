@@ -8,12 +8,12 @@ import torch
 from paceline.decode import Parts
 from paceline.engine import Engine
 from paceline.errors import InputError
+from paceline.learning.recorder import TOP, Recorder
 from paceline.loading import load
 from paceline.policies.fixed import FixedPolicy
 from paceline.train.conversations import record_conversations
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import open_dataset
-from paceline.train.recorder import TOP, Recorder
 from paceline.types import GenerationSettings
 from tiny_folder import write_tiny_folder
 from tiny_models import RandomTreeDrafter, tiny_target

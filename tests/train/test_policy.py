@@ -14,9 +14,9 @@ from paceline.checkpoints.policy import load_policy
 from paceline.cli import main
 from paceline.errors import CheckpointError, InputError
 from paceline.labels import Label, read_labels, write_label
-from paceline.train.objectives.policy import acceptance_lengths, counting_noise, log_accepted, rates_at_median_cost
 from paceline.train.policy import train_policy
 from paceline.train.policy_config import PolicyTrainConfig
+from paceline.train.policy_objective import acceptance_lengths, counting_noise, log_accepted, rates_at_median_cost
 
 SIZES = torch.tensor([4, 8, 16])
 MAKING = {

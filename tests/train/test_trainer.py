@@ -17,12 +17,12 @@ from paceline.checkpoints.draft_weights import read_metadata
 from paceline.checkpoints.specblock import load_specblock
 from paceline.checkpoints.z_lab import load_dflash
 from paceline.errors import CheckpointError, InputError, TrainingDivergedError
+from paceline.learning.specblock_loss import SpecBlockLossConfig
 from paceline.records import exclusive
 from paceline.train.config import DrafterShape, LossConfig, OptimizerConfig, TrainConfig
 from paceline.train.methods.dflash import draft_config
 from paceline.train.methods.specblock import draft_config as specblock_config
 from paceline.train.shards import write_shard
-from paceline.train.specblock_config import SpecBlockLossConfig
 from paceline.train.start import layer_states
 from paceline.train.target_weights import TargetWeights
 from paceline.train.trainer import train

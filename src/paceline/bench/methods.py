@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from paceline.adaptation.settings import AdaptationSettings
 from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.decode import Parts
 from paceline.device_clock import device_clock
@@ -22,7 +23,7 @@ from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
-from paceline.loading import load_drafter, load_policy, make_parts
+from paceline.loading import load_drafter, load_policy, make_adapter, make_parts
 from paceline.sampled_acceptance import block, reject
 from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP, drafter_path
 from paceline.text_model import Model
@@ -100,6 +101,8 @@ _NETWORK_METHODS = {
     UNSHARED: (Dialect.Z_LAB, "best_first"),
     "specblock": (Dialect.SPECBLOCK, "best_first"),
     "specblock-static": (Dialect.SPECBLOCK, "top_k"),
+    "specblock-adapt": (Dialect.SPECBLOCK, "best_first"),
+    "ddtree-adapt": (Dialect.Z_LAB, "best_first"),
 } | dict.fromkeys(SAMPLED, (Dialect.Z_LAB, "chain"))
 _EMBEDDED = {Dialect.Z_LAB: "dflash", Dialect.SPECBLOCK: "specblock"}
 #: Methods whose trees a policy can size.
@@ -184,6 +187,8 @@ def _parts(name: str, model: Model, drafter: str | None, drafting: Drafting) -> 
     part = None if drafter is None else _drafter(name, model, drafter)
     budget = drafting.tree_budget if name in GROWING else None
     parts = make_parts(model.target, part, drafting.block_size, budget)
+    if drafter is not None and name.endswith("-adapt"):
+        parts = replace(parts, observer=make_adapter(parts, drafter, AdaptationSettings()))
     return replace(parts, rule=SAMPLED.get(name))
 
 

@@ -33,6 +33,8 @@ MethodName = Literal[
     "mixture",
     "specblock",
     "specblock-static",
+    "specblock-adapt",
+    "ddtree-adapt",
     "dflash_reject",
     "dflash_block",
 ]

@@ -35,6 +35,8 @@ def run(args: Arguments) -> None:
     for flag, value in (("--policy", args.model.policy), ("--block-size", args.model.block_size)):
         if value is not None:
             raise InputError(f"{flag} came, but costs are measured for every policy and block size; leave it out.")
+    if args.model.adapt:
+        raise InputError("--adapt came, but nothing is served here; leave it out.")
     model = load_model(args.model, console)
     if model.drafter is None:
         raise InputError("drafter is 'none', but there is nothing to weigh without one; name a drafter.")

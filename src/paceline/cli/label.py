@@ -99,6 +99,8 @@ def _check(args: Arguments) -> None:
         raise InputError("--block-size is one size, but labels compare several; name them with --block-sizes.")
     if args.model.policy is not None:
         raise InputError("--policy chooses a block size, but labels compare several; leave it out.")
+    if args.model.adapt:
+        raise InputError("--adapt changes the drafter on the way, but labels compare one drafter; leave it out.")
     if args.model.drafter == "none":
         raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
     most = MAX_WORKERS if args.ray is not None else MAX_PROCESSES

@@ -52,6 +52,8 @@ class ModelOptions:
     two measure this machine once, for up to a minute; `cost_aware:calibrated` corrects the drafter's probabilities by
     what was accepted); `blockpilot:FOLDER` and `joint:FOLDER` use what `paceline train policy` made; --block-size, or
     the drafter's own, where not given."""
+    adapt: bool = False
+    """Let the drafter learn from what it serves, as far as that pays."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None
@@ -192,6 +194,7 @@ def check_drafting(sampling: SamplingOptions, options: ModelOptions) -> None:
         "--no-lookup": not options.lookup,
         "--siblings": options.siblings is not None,
         "--starts": options.starts is not None,
+        "--adapt": options.adapt,
     }
     flag = next((flag for flag, came in given.items() if came), None)
     if not sampling.draft and flag is not None:

@@ -100,7 +100,9 @@ def _subject(args: Arguments, model: Model, prompts: list[list[int]]) -> Subject
         drafters = {name: DFlashDrafter(network.network, GROWTHS[name]) for name in names}
     if drafter is not network or not drafters:
         drafters[drafter.name] = drafter
-    policies = {f"{drafter.name}, {args.model.policy}": model.parts} if args.model.policy is not None else {}
+    asked = [args.model.policy] if args.model.policy is not None else []
+    asked += ["adapting"] if args.model.adapt else []
+    policies = {", ".join([drafter.name, *asked]): model.parts} if asked else {}
     drafted = {
         name: make_parts(model.target, part, args.model.block_size, args.model.tree_budget)
         for name, part in drafters.items()

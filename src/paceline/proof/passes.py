@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from paceline.acceptance import Accepted
+from paceline.decode import RoundObserver
 from paceline.engine import Engine
 from paceline.proof.subject import Finding, Subject, distance
 from paceline.sequence import ActiveSequence
@@ -72,15 +73,12 @@ def keeps_the_accepted_path_only(subject: Subject) -> Finding:
     return Finding(worst <= subject.tolerance, f"keys and values differ from a fresh prefill's by {worst:.1e}")
 
 
-class _Rounds:
+class _Rounds(RoundObserver):
     """Checks every round's tokens against the logits that the target gave."""
 
     def __init__(self, feature_layers: tuple[int, ...]):
         self.feature_layers = feature_layers
         self.tokens = self.accepted = self.wrong = 0
-
-    def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
-        pass
 
     def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
         for row, (path, tokens) in enumerate(zip(accepted.paths, accepted.tokens, strict=True)):

@@ -17,6 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from paceline.decode import Parts
 from paceline.engine import Request
 from paceline.errors import InputError
+from paceline.learning.conversation import Conversation
+from paceline.learning.recorder import Recorder
 from paceline.loading import load_target, set_threads
 from paceline.prompts import check_length, read_prompts
 from paceline.records import RECORDING, as_plain, check_settings, exclusive, read_json, write_text
@@ -24,8 +26,7 @@ from paceline.sources import load_tokenizer, template_digest
 from paceline.text_model import Model
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.data import fold_seed
-from paceline.train.recorder import Recorder
-from paceline.train.shards import Conversation, read_shard, write_shard
+from paceline.train.shards import read_shard, write_shard
 from paceline.types import GenerationSettings
 
 _MARKER = "PACELINE-USER-TURN"

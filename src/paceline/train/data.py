@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from paceline.errors import InputError
-from paceline.train.shards import Conversation, Shard, read_shard
+from paceline.learning.conversation import Conversation
+from paceline.train.shards import Shard, read_shard
 
 
 @dataclass(frozen=True)

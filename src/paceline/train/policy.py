@@ -16,7 +16,8 @@ from paceline.errors import InputError, TrainingDivergedError
 from paceline.labels import Label, check_alike, held_out_share, read_labels, recorded_pair, with_rounds
 from paceline.loading import device_named, set_threads
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
-from paceline.train.objectives.policy import (
+from paceline.train.policy_config import PolicyTrainConfig
+from paceline.train.policy_objective import (
     Examples,
     acceptance_lengths,
     counting_noise,
@@ -24,7 +25,6 @@ from paceline.train.objectives.policy import (
     loss,
     rates_at_median_cost,
 )
-from paceline.train.policy_config import PolicyTrainConfig
 
 _LEAST_SPREAD = 0.1
 _MAY_DIFFER = frozenset({"threads", "device", "target", "drafter"})

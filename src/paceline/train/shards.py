@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from paceline.errors import CheckpointError
+from paceline.learning.conversation import Conversation
 from paceline.tensor_files import save_tensors
 
 _DTYPES = {
@@ -32,32 +33,6 @@ _DTYPES = {
     "top_ids": torch.int32,
     "top_log_probs": torch.float16,
 }
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """One conversation, as recorded (a view into a shard where it was read from one)."""
-
-    tokens: Tensor
-    """Int32[t]"""
-    response_start: int
-    """Index of the first response token; the response runs to the end."""
-    features: Tensor
-    """BFloat16[t, F]"""
-    top_ids: Tensor
-    """Int32[t, K]"""
-    top_log_probs: Tensor
-    """Float16[t, K]"""
-
-    def cut(self, length: int) -> Conversation:
-        """The first `length` tokens of it."""
-        return Conversation(
-            self.tokens[:length],
-            min(self.response_start, length),
-            self.features[:length],
-            self.top_ids[:length],
-            self.top_log_probs[:length],
-        )
 
 
 @dataclass(frozen=True)

@@ -18,22 +18,22 @@ import torch
 from accelerate import Accelerator
 
 from paceline.errors import InputError, TrainingDivergedError
+from paceline.learning.conversation import Conversation
+from paceline.learning.losses import BlockLoss
 from paceline.loading import set_threads
 from paceline.models.draft_network import DraftNetwork
 from paceline.records import RECORDING, exclusive, read_json
+from paceline.replay import HeldOutAcceptance, ReplayedAcceptance
 from paceline.sources import load_tokenizer, target_folder, template_digest
 from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display
 from paceline.train.ema import WeightAverage
-from paceline.train.held_out import HeldOutAcceptance, ReplayedAcceptance
 from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
-from paceline.train.losses import BlockLoss
 from paceline.train.methods.base import TrainingBatch, TrainingMethod
 from paceline.train.methods.dflash import DFlashTraining
 from paceline.train.methods.specblock import SpecBlockTraining
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
-from paceline.train.shards import Conversation
 from paceline.train.specblock_config import SpecBlockTrainConfig
 from paceline.train.state import load_latest_state, save_state
 from paceline.train.target_weights import TargetWeights
@@ -156,7 +156,7 @@ def usable(dataset: ConversationDataset, max_length: int) -> ConversationDataset
 
 def held_out_acceptance(method: TrainingMethod, held_out: ConversationDataset) -> ReplayedAcceptance:
     """Acceptance on the first `num_held_out` conversations, of each way to draft."""
-    chosen = held_out.subset(list(range(min(method.config.num_held_out, len(held_out)))))
+    chosen = [held_out[index] for index in range(min(method.config.num_held_out, len(held_out)))]
     return ReplayedAcceptance(chosen, method.drafting())
 
 

@@ -10,11 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from paceline.learning.conversation import Conversation
 from paceline.models.draft_network import DraftNetwork
+from paceline.replay import DraftingMethod
 from paceline.train.config import RunConfig
 from paceline.train.data import ConversationDataset
-from paceline.train.held_out import DraftingMethod
-from paceline.train.shards import Conversation
 from paceline.train.target_weights import TargetWeights
 
 

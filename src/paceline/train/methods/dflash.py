@@ -13,16 +13,16 @@ from torch import Tensor
 from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.learning.conversation import Conversation
+from paceline.learning.dflash import DFlashBatch, DFlashObjective, build_batch
+from paceline.learning.losses import PositionWeights, d_pace_weights, decayed_weights, default_gamma
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.dflash_config import DFlashConfig
 from paceline.models.initialise import initialise_from_target
+from paceline.replay import DraftingMethod
 from paceline.train.config import DrafterShape, LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset
-from paceline.train.held_out import DraftingMethod
-from paceline.train.losses import PositionWeights, d_pace_weights, decayed_weights, default_gamma
 from paceline.train.methods.base import TrainingMethod
-from paceline.train.objectives.dflash import DFlashBatch, DFlashObjective, build_batch
-from paceline.train.shards import Conversation
 from paceline.train.start import choose_draft_vocabulary, initialise, layer_states, require_asked, target_sizes
 from paceline.train.target_weights import FINAL_NORM, TargetWeights
 from paceline.tree import GROWTHS

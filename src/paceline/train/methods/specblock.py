@@ -13,14 +13,14 @@ from torch import Tensor
 from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.drafters.specblock import STATIC_WIDTH, SpecBlockDrafter, SpecBlockTreeConfig
+from paceline.learning.conversation import Conversation
+from paceline.learning.specblock import SpecBlockBatch, SpecBlockObjective, build_batch
 from paceline.models.initialise import initialise_specblock
 from paceline.models.specblock import SpecBlockNetwork
 from paceline.models.specblock_config import SpecBlockConfig
+from paceline.replay import DraftingMethod
 from paceline.train.data import ConversationDataset
-from paceline.train.held_out import DraftingMethod
 from paceline.train.methods.base import TrainingMethod
-from paceline.train.objectives.specblock import SpecBlockBatch, SpecBlockObjective, build_batch
-from paceline.train.shards import Conversation
 from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
 from paceline.train.start import choose_draft_vocabulary, initialise, layer_states, require_asked, target_sizes
 from paceline.train.target_weights import FINAL_NORM, TargetWeights

@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
+from paceline.learning.anchors import sample_anchors
+from paceline.learning.conversation import Conversation
+from paceline.learning.losses import BlockLoss, PositionWeights, SparseTarget, chunked_loss, mixed_target
 from paceline.models.dflash import DFlashNetwork
-from paceline.train.anchors import sample_anchors
-from paceline.train.losses import BlockLoss, PositionWeights, SparseTarget, chunked_loss, mixed_target
-from paceline.train.shards import Conversation
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from paceline.train.losses import valid_prefix_weights
-from paceline.train.objectives.specblock import (
+from paceline.learning.conversation import Conversation
+from paceline.learning.losses import valid_prefix_weights
+from paceline.learning.specblock import (
     SpecBlockObjective,
     build_batch,
     lay_out,
@@ -12,8 +13,7 @@ from paceline.train.objectives.specblock import (
     rank_loss,
     unrolled,
 )
-from paceline.train.shards import Conversation
-from paceline.train.specblock_config import SpecBlockLossConfig
+from paceline.learning.specblock_loss import SpecBlockLossConfig
 from tiny_dflash import VOCABULARY
 from tiny_specblock import SIZES, tiny_specblock
 

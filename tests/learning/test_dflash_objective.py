@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from paceline.train.losses import decayed_weights
-from paceline.train.objectives.dflash import DFlashObjective, build_batch, lay_out
-from paceline.train.shards import Conversation
+from paceline.learning.conversation import Conversation
+from paceline.learning.dflash import DFlashObjective, build_batch, lay_out
+from paceline.learning.losses import decayed_weights
 from tiny_dflash import VOCABULARY, target_weights, tiny_network
 
 BLOCK = 4

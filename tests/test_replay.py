@@ -8,11 +8,11 @@ import torch
 from paceline.decode import Parts
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.engine import Engine
+from paceline.learning.recorded_target import RecordedTarget
+from paceline.learning.recorder import Recorder
 from paceline.policies.fixed import FixedPolicy
+from paceline.replay import DraftingMethod, ReplayedAcceptance
 from paceline.train.data import open_dataset
-from paceline.train.held_out import DraftingMethod, ReplayedAcceptance
-from paceline.train.recorded_target import RecordedTarget
-from paceline.train.recorder import Recorder
 from paceline.train.shards import write_shard
 from paceline.tree import GROWTHS
 from paceline.types import GenerationSettings
@@ -54,7 +54,7 @@ def decoded(tmp_path_factory):
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_it_equals_what_the_real_target_accepts(decoded, batch_size):
     dataset, network, rounds = decoded
-    found = ReplayedAcceptance(dataset, METHODS, batch_size)(network)
+    found = ReplayedAcceptance([dataset[i] for i in range(len(dataset))], METHODS, batch_size)(network)
     tokens = dataset.num_response_tokens() - len(dataset)  # the first token of each comes with the prefill
     assert rounds["tree"] < rounds["chain"] < tokens
     for name, value in found.items():

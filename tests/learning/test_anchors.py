@@ -2,7 +2,7 @@
 
 import torch
 
-from paceline.train.anchors import sample_anchors
+from paceline.learning.anchors import sample_anchors
 
 
 def sample(length, start, count, seed=0):

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from paceline.acceptance import Accepted
-from paceline.decode import ActiveSequence
+from paceline.decode import RoundObserver
+from paceline.learning.conversation import Conversation
+from paceline.sequence import ActiveSequence
 from paceline.target.base import Pass
-from paceline.train.shards import Conversation
 
 TOP = 16
 
@@ -28,7 +29,7 @@ class _Rows:
     top_log_probs: list[Tensor] = field(default_factory=list)
 
 
-class Recorder:
+class Recorder(RoundObserver):
     """A round observer that keeps the rows of the sequences it was asked to watch."""
 
     def __init__(self, feature_layers: Sequence[int]):
@@ -61,6 +62,10 @@ class Recorder:
             ids, log_probs = _top(result.logits[row, kept])
             rows.top_ids.append(ids)
             rows.top_log_probs.append(log_probs)
+
+    def forget(self, sequence: ActiveSequence) -> None:
+        """Drop what was recorded of a sequence, if anything."""
+        self._rows.pop(id(sequence), None)
 
     def take(self, sequence: ActiveSequence, tokens: Sequence[int], response_start: int) -> Conversation:
         """The finished conversation; its rows are forgotten here."""

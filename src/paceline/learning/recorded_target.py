@@ -16,8 +16,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from paceline.kv_cache import LayerShape, SlotCache
+from paceline.learning.conversation import Conversation
 from paceline.target.base import Pass, Target, TargetInfo
-from paceline.train.shards import Conversation
 from paceline.tree import TreeBatch
 
 

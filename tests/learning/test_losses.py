@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from paceline.train.losses import SparseTarget, chunked_loss, d_pace_weights, decayed_weights, mixed_target
+from paceline.learning.losses import SparseTarget, chunked_loss, d_pace_weights, decayed_weights, mixed_target
 
 BLOCKS, POSITIONS, HIDDEN, VOCABULARY, ENTRIES = 7, 3, 8, 11, 4
 

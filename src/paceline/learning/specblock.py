@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from paceline.learning.anchors import sample_anchors
+from paceline.learning.conversation import Conversation
+from paceline.learning.losses import BlockLoss, SparseTarget, chunked_loss, mixed_target, valid_prefix_weights
+from paceline.learning.specblock_loss import SpecBlockLossConfig
 from paceline.models.attention import Causal
 from paceline.models.layers import KeysValues
 from paceline.models.specblock import NUM_TOP, Blocks, SpecBlockNetwork, rank_statistics
 from paceline.models.specblock_config import RANK_CLASSES, RANK_ENDS
-from paceline.train.anchors import sample_anchors
-from paceline.train.losses import BlockLoss, SparseTarget, chunked_loss, mixed_target, valid_prefix_weights
-from paceline.train.shards import Conversation
-from paceline.train.specblock_config import SpecBlockLossConfig
 
 
 @dataclass(frozen=True)

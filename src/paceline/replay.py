@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
 from paceline.engine import Engine
+from paceline.learning.conversation import Conversation
+from paceline.learning.recorded_target import RecordedTarget
 from paceline.metrics import acceptance_length
 from paceline.models.draft_network import DraftNetwork
 from paceline.policies.fixed import FixedPolicy
-from paceline.train.data import ConversationDataset
-from paceline.train.recorded_target import RecordedTarget
 from paceline.types import GenerationSettings
 
 
@@ -43,7 +43,7 @@ class ReplayedAcceptance:
     acceptance along the recorded text.
     """
 
-    conversations: ConversationDataset
+    conversations: Sequence[Conversation]
     methods: Sequence[DraftingMethod]
     batch_size: int = 8
 
@@ -52,7 +52,7 @@ class ReplayedAcceptance:
         return {method.name: self._acceptance_length(network, method) for method in self.methods}
 
     def _acceptance_length(self, network: DraftNetwork, method: DraftingMethod) -> float:
-        conversations = [self.conversations[i] for i in range(len(self.conversations))]
+        conversations = self.conversations
         device = next(network.parameters()).device
         target = RecordedTarget(conversations, network.vocab_size, device)
         policy = FixedPolicy(method.block_size, method.budget)

@@ -1,0 +1,1 @@
+"""Drafters that learn while they serve: from what verification shows anyway, and only as far as it pays."""

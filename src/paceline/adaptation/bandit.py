@@ -1,0 +1,109 @@
+"""Whether to update a drafter, and how much of it: a bandit that counts its own cost (SpecBlock, arXiv 2605.07243,
+which describes such a one but publishes none).
+
+Arms are ways to update; to skip is always possible and costs nothing. An update of arm a costs c_a seconds, measured,
+and changes the speed of the stream by a factor exp(g_a). Over a remaining stream of h seconds it saves
+
+    h (1 - exp(-g_a)) - c_a
+
+Each g_a has a normal posterior: a normal prior, normal noise on every measured gain, and more variance after every
+update, because what an update gained says less and less about the next. Thompson sampling (Thompson 1933): a gain is
+drawn from each posterior, and the arm that would save most is taken, if it saves anything. After an update nothing is
+drawn for a few queries, and for twice as many after each one that did not pay: a learned stream has nothing more to
+teach, and chance would try for ever.
+
+Guarantee: seconds that updates cost and did not bring back never pass `max_loss` of the stream, elapsed and expected,
+by more than the last update took longer than expected: an arm is allowed only while what was lost, and what it costs,
+stay within that (a conservative bandit, Wu et al. 2016). What updates bring back is counted from their measured gains,
+less the noise of one measurement: those that chance made look good are kept too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_NOISE = 0.03
+"""Standard deviation of a measured gain."""
+_WEAR = 0.01
+"""What is added to a posterior's standard deviation by an update, in squares."""
+_COST_STEP = 0.5
+_LEAST_WAIT, _MOST_WAIT = 3, 192
+"""Queries between updates."""
+
+
+@dataclass
+class Arm:
+    """A way to update: its prior gain (logarithm of the speed-up, with a standard deviation), and the seconds it is
+    expected to take before it was measured."""
+
+    name: str
+    prior_mean: float
+    prior_spread: float
+    cost: float
+
+    def __post_init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Believe the prior again; costs are those of the machine and stay."""
+        self.mean, self.variance = self.prior_mean, self.prior_spread**2
+
+    def saw(self, gain: float, cost: float) -> None:
+        """An update, its measured gain and its seconds."""
+        trust = self.variance / (self.variance + _NOISE**2)
+        self.mean += trust * (gain - self.mean)
+        self.variance = (1 - trust) * self.variance + _WEAR**2
+        self.cost += _COST_STEP * (cost - self.cost)
+
+
+class Bandit:
+    """Chooses between arms; `max_loss` is the share of the stream that updates may lose in the end."""
+
+    def __init__(self, arms: Sequence[Arm], max_loss: float = 0.01, seed: int = 0):
+        self.arms = {arm.name: arm for arm in arms}
+        self.max_loss = max_loss
+        self.lost = 0.0
+        """Seconds that updates took, less those that they have brought back; 0 at least."""
+        self._gain, self._horizon = 0.0, 0.0
+        self._wait, self._rest = _LEAST_WAIT, 0
+        self._rng = np.random.default_rng(seed)
+
+    def served(self, seconds: float) -> None:
+        """Serving at the speed that kept updates gave: what they bring back."""
+        self.lost = max(0.0, self.lost - seconds * math.expm1(self._gain))
+
+    def choose(self, elapsed: float, horizon: float) -> str | None:
+        """After a query, the arm to take, or None to skip; seconds of the stream so far, and those still expected."""
+        self._horizon = horizon
+        if self._rest > 0:
+            self._rest -= 1
+            return None
+        allowed = self.max_loss * (elapsed + horizon) - self.lost
+        best, most = None, 0.0
+        for arm in self.arms.values():
+            drawn = float(self._rng.normal(arm.mean, math.sqrt(arm.variance)))
+            saved = -horizon * math.expm1(-drawn) - arm.cost
+            if saved > most and arm.cost <= allowed:
+                best, most = arm.name, saved
+        return best
+
+    def saw(self, name: str, gain: float, cost: float, kept: bool) -> None:
+        """An update's measured gain and its seconds, and whether it was kept or rolled back."""
+        self.arms[name].saw(gain, cost)
+        self.lost += cost
+        if kept:
+            self._gain += max(0.0, gain - _NOISE)
+        pays = -self._horizon * math.expm1(-gain) > cost
+        self._wait = _LEAST_WAIT if pays else min(2 * self._wait, _MOST_WAIT)
+        self._rest = self._wait
+
+    def drifted(self) -> None:
+        """The stream has changed: gains of before say nothing, neither of arms nor of what is brought back."""
+        self._gain = 0.0
+        self._wait, self._rest = _LEAST_WAIT, 0
+        for arm in self.arms.values():
+            arm.forget()

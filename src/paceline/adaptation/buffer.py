@@ -1,0 +1,46 @@
+"""What a stream has shown of late: conversations to learn from, and some that are kept apart to measure on."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from paceline.learning.conversation import Conversation
+
+_APART, _MOST_APART = 4, 6
+"""Every fourth conversation is kept apart, and so many of those at most."""
+_LEAST_RESPONSE = 8
+
+
+class StreamBuffer:
+    """Bounded by tokens: the oldest conversations go first."""
+
+    def __init__(self, max_tokens: int):
+        self.max_tokens = max_tokens
+        self.training: deque[Conversation] = deque()
+        self.apart: deque[Conversation] = deque(maxlen=_MOST_APART)
+        self._count = 0
+
+    def add(self, conversation: Conversation) -> None:
+        """A finished one; what is too short to learn from, or too long to keep, is left out."""
+        length = len(conversation.tokens)
+        if length - conversation.response_start < _LEAST_RESPONSE or length > self.max_tokens:
+            return
+        self._count += 1
+        if self._count % _APART == 0:
+            self.apart.append(conversation)
+            return
+        self.training.append(conversation)
+        while sum(len(kept.tokens) for kept in self.training) > self.max_tokens:
+            self.training.popleft()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to learn from and to measure on."""
+        return len(self.training) >= _APART - 1 and len(self.apart) >= 1
+
+    def forget(self, keep: int = 0) -> None:
+        """Drop all but the last `keep` conversations, where a stream has changed."""
+        while len(self.training) > keep:
+            self.training.popleft()
+        while len(self.apart) > keep // _APART:
+            self.apart.popleft()

@@ -1,0 +1,214 @@
+"""Learning while serving: the text stays, speed alone changes, nothing is ever half old and half new."""
+
+import threading
+
+import pytest
+import torch
+
+from paceline.adaptation.adapter import Adapter
+from paceline.adaptation.buffer import StreamBuffer
+from paceline.adaptation.settings import AdaptationSettings
+from paceline.adaptation.task import DFlashTask, SpecBlockTask
+from paceline.checkpoints.specblock import load_specblock, save_specblock
+from paceline.checkpoints.z_lab import load_dflash, save_dflash
+from paceline.decode import Parts
+from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.specblock import SpecBlockDrafter, SpecBlockTreeConfig
+from paceline.engine import Engine
+from paceline.errors import CheckpointError, InputError
+from paceline.learning.conversation import Conversation
+from paceline.plain import plain_decode
+from paceline.policies.fixed import FixedPolicy
+from paceline.tree import GROWTHS
+from paceline.types import GenerationSettings
+from tiny_dflash import tiny_network
+from tiny_models import tiny_target
+from tiny_specblock import tiny_specblock
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target("llama", vocab_size=50, num_hidden_layers=4)
+
+
+def specblock_task(target, folder):
+    save_specblock(tiny_specblock(draft_vocab_size=40, has_head=False), folder / "drafter", dtype=torch.float32)
+    network = load_specblock(folder / "drafter")
+    network.attach(target.embedding.float(), target.head.float())
+    tree = SpecBlockTreeConfig(num_blocks=2, num_starts=1, siblings=(1, 2, 2, 1))
+    return SpecBlockTask(SpecBlockDrafter(network.to(target.info.dtype), tree, 6), folder / "drafter", target)
+
+
+def dflash_task(target, folder):
+    save_dflash(tiny_network(draft_vocab_size=40), folder / "drafter", dtype=torch.float32)
+    network = load_dflash(folder / "drafter")
+    network.attach(target.embedding.float(), target.head.float())
+    serving = DFlashDrafter(network.to(target.info.dtype), GROWTHS["best_first"])
+    return DFlashTask(serving, folder / "drafter", target)
+
+
+EAGER = AdaptationSettings(max_loss=1.0, expected_queries=10_000, learning_rate=1e-2, head_steps=4, whole_steps=4)
+
+
+def every(count, arm="whole"):
+    """A bandit's choice that takes `arm` every so many times."""
+    calls = iter(range(10**6))
+    return lambda elapsed, horizon: arm if next(calls) % count == 0 else None
+
+
+def serve(target, adapter, queries, temperature=0.0, max_tokens=16, max_batch=1):
+    """Answers to queries, and what plain decoding gives."""
+    engine = Engine(Parts(target, adapter.task.serving, FixedPolicy(7, 6), observer=adapter), max_batch=max_batch)
+    found, expected = [], []
+    requests = []
+    for query in range(queries):
+        settings = GenerationSettings(max_tokens=max_tokens, temperature=temperature, seed=query, ignore_eos=True)
+        prompt = [3 + query % 5, 7, 1 + query % 3]
+        requests.append(engine.submit(prompt, settings))
+        if max_batch == 1:
+            engine.run()
+        expected.append(plain_decode(target, prompt, settings))
+    engine.run()
+    found = [request.tokens for request in requests]
+    return found, expected, requests
+
+
+@pytest.mark.parametrize("make", [specblock_task, dflash_task])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_path, make, temperature):
+    adapter = Adapter(make(target, tmp_path), EAGER)
+    adapter.bandit.choose = every(2)
+    better = iter(range(1, 1000))
+    adapter._measure = lambda: float(next(better))  # every update is kept, whatever it is worth
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    first = adapter.task.serving.network
+    found, expected, _ = serve(target, adapter, 9, temperature, max_batch=3)
+    assert found == expected
+    assert adapter.updates and any(update.network is not None for update in adapter.updates)
+    assert adapter.task.serving.network is not first
+    assert any(not torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
+
+
+def test_what_repeats_is_learned_and_more_of_it_is_accepted(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    adapter.bandit.choose = every(4)
+    _, _, requests = serve(target, adapter, 24)
+    tau = [request.statistics.acceptance_length for request in requests]
+    assert sum(tau[-6:]) > 1.1 * sum(tau[:6])
+    kept = [update for update in adapter.updates if update.network is not None]
+    assert kept and all(update.after > update.before and update.seconds > 0 for update in kept)
+
+
+def test_heads_alone_leave_the_layers_as_they_were(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    for conversation in conversations(8):
+        adapter.buffer.add(conversation)
+    adapter._learn("heads")
+    changed = {n for n, w in adapter.task.network.state_dict().items() if not torch.equal(w, before[n])}
+    assert changed == {"lm_head.weight", "rank_head.0.weight", "rank_head.2.weight"}
+
+
+def test_an_update_that_does_not_pay_is_rolled_back(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    for conversation in conversations(8):
+        adapter.buffer.add(conversation)
+    values = iter([2.0, 1.9])
+    adapter._measure = lambda: next(values)
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    serving = adapter.task.serving.network
+    update = adapter._update("whole")
+    adapter._finish(update)
+    assert update.network is None and adapter.task.serving.network is serving
+    assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
+    assert adapter.bandit.arms["whole"].mean < 0.05 and adapter.bandit.lost > 0
+
+
+def test_in_the_background_the_network_is_exchanged_between_rounds_by_the_thread_that_serves(target, tmp_path):
+    task = specblock_task(target, tmp_path)
+    adapter = Adapter(task, AdaptationSettings(max_loss=1.0, expected_queries=10_000, background=True))
+    adapter.bandit.choose = every(6, "heads")
+    threads = []
+    real = Adapter._update
+
+    def update(arm):
+        threads.append(threading.current_thread())
+        return real(adapter, arm)
+
+    adapter._update = update
+    found, expected, _ = serve(target, adapter, 10)
+    adapter.close()
+    assert found == expected and threads and threading.main_thread() not in threads
+
+
+def test_an_interrupted_update_leaves_the_old_network_serving(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    for conversation in conversations(8):
+        adapter.buffer.add(conversation)
+    adapter._is_due, adapter.bandit.choose = True, lambda elapsed, horizon: "whole"
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    serving, calls = adapter.task.serving.network, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    real, adapter.task.loss = adapter.task.loss, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        adapter.between_rounds()
+    assert adapter.task.serving.network is serving
+    assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
+
+
+def test_the_adapted_drafter_is_saved_elsewhere_and_the_original_stays(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    original = (tmp_path / "drafter" / "model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match="which is kept"):
+        adapter.save(tmp_path / "drafter")
+    adapter.save(tmp_path / "adapted")
+    assert (tmp_path / "drafter" / "model.safetensors").read_bytes() == original
+    again = load_specblock(tmp_path / "adapted")
+    assert again.config.has_head
+    torch.testing.assert_close(again.lm_head.weight, adapter.task.network.lm_head.weight, atol=1e-2, rtol=1e-2)
+
+
+def conversations(count, length=20):
+    found = []
+    for seed in range(count):
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randint(50, (length,), generator=generator)
+        top = torch.randint(50, (length, 16), generator=generator)
+        found.append(
+            Conversation(
+                tokens.int(),
+                5,
+                torch.randn(length, 64, generator=generator).bfloat16(),
+                top.int(),
+                torch.full((length, 16), -2.8).half(),
+            )
+        )
+    return found
+
+
+def test_the_buffer_is_bounded_and_keeps_some_apart():
+    buffer = StreamBuffer(max_tokens=100)
+    for conversation in conversations(40):
+        buffer.add(conversation)
+    assert len(buffer.training) == 5 and len(buffer.apart) == 6
+    apart = {id(conversation) for conversation in buffer.apart}
+    assert not apart & {id(conversation) for conversation in buffer.training}
+    buffer.add(conversations(1, length=101)[0])
+    buffer.add(conversations(1, length=12)[0])
+    assert len(buffer.training) == 5
+    buffer.forget(4)
+    assert len(buffer.training) == 4 and len(buffer.apart) == 1
+
+
+@pytest.mark.parametrize(
+    "bad", [{"expected_queries": -1}, {"max_loss": 2.0}, {"learning_rate": 0.0}, {"head_steps": 0}]
+)
+def test_absurd_settings_are_refused(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        AdaptationSettings(**bad)
