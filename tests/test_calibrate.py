@@ -8,13 +8,18 @@ import pytest
 
 from paceline.calibrate import costs_of, costs_path, measure_costs
 from paceline.cli import main
+from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
+from paceline.drafters.specblock import SpecBlockDrafter
 from paceline.loading import load
 from paceline.policies.cost_aware import CostAwarePolicy
 from paceline.policies.costs import Costs
+from paceline.tree import GROWTHS
 from paceline.types import GenerationSettings
+from tiny_dflash import tiny_network
 from tiny_folder import write_tiny_folder
 from tiny_models import tiny_target
+from tiny_specblock import tiny_specblock
 
 PAIR = {"target_digest": "aaaa", "drafter_digest": "bbbb"}
 
@@ -39,6 +44,17 @@ def test_every_part_of_a_round_is_measured():
     assert all(seconds > 0 for curve in costs.verify for seconds in curve.seconds)
     assert costs.draft.sizes == (2, 4, 8, 10, 16) and costs.other > 0
     assert all(context < target.info.max_context for context in costs.contexts) and told
+
+
+@pytest.mark.parametrize("make", [tiny_network, tiny_specblock])
+def test_draft_networks_are_measured_on_texts_that_go_on(make):
+    target = tiny_target("llama", vocab_size=50, num_hidden_layers=4)
+    network = make()
+    network.attach(target.embedding.float(), target.head.float())
+    network.to(target.info.dtype)
+    drafter = DFlashDrafter(network, GROWTHS["chain"]) if make is tiny_network else SpecBlockDrafter(network)
+    costs = measure_costs(target, drafter, 4)
+    assert len(costs.draft.sizes) >= 4 and all(seconds > 0 for seconds in costs.draft.seconds)
 
 
 def test_costs_are_kept_and_a_damaged_file_is_measured_again(monkeypatch):

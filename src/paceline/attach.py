@@ -16,6 +16,7 @@ def make_ready(network: DraftNetwork, config: MadeFor, target: Target) -> None:
     """
     info = target.info
     check_fits(config, info.hidden_size, info.vocab_size, info.num_layers, info.name)
+    network.to(device=info.device, dtype=info.dtype)  # first, so that what is borrowed is shared
     network.attach(target.embedding, target.head)
-    network.to(device=info.device, dtype=info.dtype).requires_grad_(False)
+    network.requires_grad_(False)
     prepare_for_device(network)

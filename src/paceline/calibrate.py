@@ -142,18 +142,22 @@ def _draft_seconds(
     target: Target, drafter: Drafter, block_sizes: Sequence[int], budget: int, context: int
 ) -> list[list[float]]:
     """Seconds of drafts of each block size, growth of the tree included."""
-    tokens = _tokens(target, random.Random(0), context + 1)
     room = 2 * (_REPEATS + 1) * len(block_sizes) + 2 * block_sizes[-1]
+    text = _tokens(target, random.Random(0), context + 1 + room)
     state = drafter.new_state(1, context + room, target.info.device)
-    features = target.prefill(target.new_cache(1, context), 0, tokens[:-1], drafter.feature_layers).features
+    features = target.prefill(target.new_cache(1, context), 0, text[:context], drafter.feature_layers).features
+    read = context
     if features is not None:
         drafter.observe(state, 0, features, [context])
     clock = StageClock()
 
     def once(block_size: int) -> float:
-        request = DraftRequest(tokens, block_size, budget, budget)
+        nonlocal read
+        added = min(2, context)
         if features is not None:
-            drafter.observe(state, 0, features[:, :2], [min(2, context)])  # what a round adds
+            drafter.observe(state, 0, features[:, :added], [added])  # what a round adds
+        read += added
+        request = DraftRequest(text[: read + 1], block_size, budget, budget)
         return _timed(target, lambda: drafter.draft(state, [request], clock))
 
     return _repeated(block_sizes, once)

@@ -87,19 +87,28 @@ def embedded_policies() -> dict[PolicyOutputs, Path]:
     return {predicts: assets / name for predicts, name in names.items() if (assets / name / "config.json").is_file()}
 
 
+def has_embedded_drafter(kind: str) -> bool:
+    """Whether a drafter of this kind comes with this installation."""
+    return (_asset(kind) / "config.json").is_file()
+
+
 def embedded_drafter(kind: str = "dflash") -> Path:
     """Folder of a drafter for the embedded target: `dflash`, which drafts where none is named, or `specblock`.
 
     Raises:
         CheckpointError: this installation does not carry it.
     """
-    folder = Path(__file__).with_name("assets") / f"smollm2-{kind}"
-    if not (folder / "config.json").is_file():
+    folder = _asset(kind)
+    if not has_embedded_drafter(kind):
         raise CheckpointError(
             f"the embedded drafter is missing from this installation (expected in {str(folder)!r}); "
             "reinstall paceline, or name a drafter with --drafter."
         )
     return folder
+
+
+def _asset(kind: str) -> Path:
+    return Path(__file__).with_name("assets") / f"smollm2-{kind}"
 
 
 def cache_folder(cache_dir: Path | None = None) -> Path:

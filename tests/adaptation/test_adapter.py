@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from paceline.adaptation.adapter import Adapter
+from paceline.adaptation.adapter import Adapter, Update
 from paceline.adaptation.buffer import StreamBuffer
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.adaptation.task import DFlashTask, SpecBlockTask
@@ -29,6 +29,15 @@ from tiny_specblock import tiny_specblock
 @pytest.fixture(scope="module")
 def target():
     return tiny_target("llama", vocab_size=50, num_hidden_layers=4)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads that wait for one another over tiny products are what takes the time on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def specblock_task(target, folder):
@@ -79,7 +88,7 @@ def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_pat
     adapter = Adapter(make(target, tmp_path), EAGER)
     adapter.bandit.choose = every(2)
     better = iter(range(1, 1000))
-    adapter._measure = lambda: float(next(better))  # every update is kept, whatever it is worth
+    adapter._measure = lambda apart: float(next(better))  # every update is kept, whatever it is worth
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     first = adapter.task.serving.network
     found, expected, _ = serve(target, adapter, 9, temperature, max_batch=3)
@@ -102,22 +111,18 @@ def test_what_repeats_is_learned_and_more_of_it_is_accepted(target, tmp_path):
 def test_heads_alone_leave_the_layers_as_they_were(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
-    for conversation in conversations(8):
-        adapter.buffer.add(conversation)
-    adapter._learn("heads")
+    adapter._learn("heads", conversations(8))
     changed = {n for n, w in adapter.task.network.state_dict().items() if not torch.equal(w, before[n])}
     assert changed == {"lm_head.weight", "rank_head.0.weight", "rank_head.2.weight"}
 
 
 def test_an_update_that_does_not_pay_is_rolled_back(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
-    for conversation in conversations(8):
-        adapter.buffer.add(conversation)
     values = iter([2.0, 1.9])
-    adapter._measure = lambda: next(values)
+    adapter._measure = lambda apart: next(values)
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     serving = adapter.task.serving.network
-    update = adapter._update("whole")
+    update = adapter._update("whole", conversations(6), conversations(2))
     adapter._finish(update)
     assert update.network is None and adapter.task.serving.network is serving
     assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
@@ -125,20 +130,54 @@ def test_an_update_that_does_not_pay_is_rolled_back(target, tmp_path):
 
 
 def test_in_the_background_the_network_is_exchanged_between_rounds_by_the_thread_that_serves(target, tmp_path):
-    task = specblock_task(target, tmp_path)
-    adapter = Adapter(task, AdaptationSettings(max_loss=1.0, expected_queries=10_000, background=True))
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_loss=1.0, background=True))
     adapter.bandit.choose = every(6, "heads")
-    threads = []
-    real = Adapter._update
-
-    def update(arm):
-        threads.append(threading.current_thread())
-        return real(adapter, arm)
-
-    adapter._update = update
+    better = iter(range(1, 1000))
+    learned, exchanged, first = [], [], adapter.task.serving.network
+    adapter._measure = lambda apart: learned.append(threading.current_thread()) or float(next(better))
+    finish = adapter._finish
+    adapter._finish = lambda update: exchanged.append(threading.current_thread()) or finish(update)
     found, expected, _ = serve(target, adapter, 10)
+    if adapter._running is not None:
+        adapter._running.result()
+    again, expected_again, _ = serve(target, adapter, 1)
     adapter.close()
-    assert found == expected and threads and threading.main_thread() not in threads
+    assert (found, again) == (expected, expected_again)
+    assert learned and threading.main_thread() not in learned
+    assert set(exchanged) == {threading.main_thread()} and adapter.task.serving.network is not first
+
+
+def test_an_update_that_fails_is_booked_and_what_serves_goes_on(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    adapter.bandit.choose = every(1)
+    serving = adapter.task.serving.network
+
+    def fails(*args):
+        raise RuntimeError("out of memory")
+
+    adapter.task.loss = fails
+    with pytest.warns(UserWarning, match="could not learn"):
+        found, expected, _ = serve(target, adapter, 6)
+    assert found == expected and adapter.task.serving.network is serving
+    assert adapter.updates and adapter.updates[0].gain == 0 and adapter.bandit.lost > 0
+
+
+def test_a_kept_update_is_no_drift(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    for _ in range(20):
+        adapter._drift.saw(1.5)
+    adapter._finish(Update("whole", 1.5, 2.2, 1.0, adapter.task.serving.network))
+    assert not any(adapter._drift.saw(2.2) for _ in range(30))
+
+
+def test_long_prompts_and_grammars_are_not_learned_from(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=10))
+    engine = Engine(Parts(target, adapter.task.serving, FixedPolicy(7, 6), observer=adapter))
+    for prompt, bias in (([3] * 11, {}), ([3, 4], {5: 1.0}), ([3, 4], {})):
+        engine.submit(prompt, GenerationSettings(max_tokens=12, ignore_eos=True, logit_bias=bias))
+    engine.run()
+    assert [len(conversation.tokens) for conversation in adapter.buffer.training] == [10]
+    assert not adapter._recorder._rows
 
 
 def test_an_interrupted_update_leaves_the_old_network_serving(target, tmp_path):

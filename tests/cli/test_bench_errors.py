@@ -34,6 +34,7 @@ def nothing_is_loaded(monkeypatch):
         (["--regex", "a+", "--ebnf", 'root ::= "a"'], "leave all but one out"),
         (["--tree-budget", "0"], "tree_budget is 0"),
         (["--block-size", "1"], "block_size is 1"),
+        (["--methods", "ddtree", "ddtree-adapt"], "use --repeats 1"),
     ],
 )
 def test_bench_refuses_in_one_sentence(argv, message, capsys):

@@ -59,6 +59,17 @@ def test_features_that_come_in_pieces_give_the_same_tree_as_at_once(target, draf
     assert same(drafter.draft(state, [request], StageClock())[0], draft_alone(target, drafter, tokens, request))
 
 
+def test_a_row_that_reads_much_may_stand_beside_a_long_one(target):
+    drafter, request = new_drafter(target), DraftRequest([3, 1, 4, 1, 5, 9, 2, 6], 4, 9, 20)
+    long = ([3, 1, 4, 1, 5, 9, 2, 6] * 4)[:29]
+    state = drafter.new_state(2, 32, torch.device("cpu"))
+    drafter.observe(state, 0, features_of(target, drafter, long[:-1]), [28])
+    drafter.draft(state, [DraftRequest(long, 4, 9, 20)], StageClock())
+    drafter.observe(state, 1, features_of(target, drafter, request.tokens[:-1]), [7])
+    trees = drafter.draft(state, [DraftRequest(long, 4, 9, 20), request], StageClock())
+    assert same(trees[1], draft_alone(target, drafter, request.tokens, request))
+
+
 def test_what_waits_moves_is_cleared_and_is_saved_with_its_row(target):
     drafter = new_drafter(target)
     tokens = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -96,6 +96,18 @@ def test_a_row_that_wants_nothing_waits(target):
     assert same(first[1], second[2]) and same(first[1], draft_alone(target, drafter, TOKENS, request))
 
 
+def test_a_row_that_reads_much_may_stand_beside_a_long_one(target):
+    drafter, request = new_drafter(target), DraftRequest(TOKENS, 10, 12, 20)
+    long = (TOKENS * 4)[:29]
+    state = drafter.new_state(2, 32, torch.device("cpu"))
+    drafter.observe(state, 0, features_of(target, drafter, long[:-1]), [28])
+    drafter.draft(state, [DraftRequest(long, 10, 12, 20)], StageClock())
+    drafter.observe(state, 0, features_of(target, drafter, long)[:, -1:], [1])
+    drafter.observe(state, 1, features_of(target, drafter, TOKENS[:-1]), [7])
+    trees = drafter.draft(state, [DraftRequest([*long, 5], 10, 12, 20), request], StageClock())
+    assert same(trees[1], draft_alone(target, drafter, TOKENS, request))
+
+
 def test_rows_move_are_cleared_and_are_saved_with_what_waits(target):
     drafter, request = new_drafter(target), DraftRequest(TOKENS, 10, 12, 20)
     features = features_of(target, drafter, TOKENS[:-1])
@@ -129,7 +141,7 @@ def test_a_restored_prefix_goes_on_with_another_text(target):
 
 def test_a_block_size_asks_for_as_many_blocks_as_reach_it(target):
     drafter = new_drafter(target, width=1)
-    for size, depth in ((1, 0), (2, 3), (4, 3), (5, 6), (7, 6), (10, 9), (16, 15), (40, 20)):
+    for size, depth in ((1, 0), (2, 1), (4, 3), (5, 4), (7, 6), (10, 9), (16, 15), (40, 20)):
         tree = draft_alone(target, drafter, TOKENS, DraftRequest(TOKENS, size, 30, 20))
         assert tree.num_nodes == depth
     assert draft_alone(target, drafter, TOKENS, DraftRequest(TOKENS, 10, 30, 4)).num_nodes == 4

@@ -49,6 +49,13 @@ def test_labels_past_the_end_and_of_blocks_that_only_fill_up_are_left_out():
     assert batch.slots.shape == (1, 4, 1) and int(batch.slots.min()) >= 0 and int(batch.slots.max()) < SLOTS
 
 
+def test_one_block_alone_can_be_trained():
+    objective = new_objective()
+    batch = build_batch(random_conversations(), SLOTS, 1, 4, torch.Generator())
+    assert batch.labels.shape == (2, 4, 1, SLOTS)
+    assert bool(objective(batch).loss.isfinite())
+
+
 def test_the_valid_prefix_is_where_all_slots_before_were_right():
     correct = torch.tensor([[True, True, False, True], [False, True, True, True]])
     weights = valid_prefix_weights(0.5)(torch.zeros(2, 4), correct)

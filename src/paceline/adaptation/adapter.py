@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+from torch import nn
 
 from paceline.acceptance import Accepted
 from paceline.adaptation.bandit import Arm, Bandit
@@ -30,7 +32,8 @@ from paceline.adaptation.drift import DriftDetector
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.adaptation.task import AdaptationTask
 from paceline.decode import RoundObserver
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, TrainingDivergedError
+from paceline.learning.conversation import Conversation
 from paceline.learning.recorder import Recorder
 from paceline.models.draft_network import DraftNetwork
 from paceline.replay import DraftingMethod, ReplayedAcceptance
@@ -82,7 +85,10 @@ class Adapter(RoundObserver):
         self._served, self._counted, self._step_began = 0.0, 0.0, perf_counter()
 
     def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
-        if sequence.settings.draft:
+        # what the request's own settings change of the distribution is nothing to learn
+        settings = sequence.settings
+        fits = len(sequence.tokens) <= self.settings.max_length
+        if settings.draft and fits and settings.grammar is None and not settings.logit_bias:
             self._recorder.watch(sequence)
             self._recorder.on_prefill(sequence, result)
 
@@ -95,11 +101,12 @@ class Adapter(RoundObserver):
     def on_finish(self, sequence: ActiveSequence) -> None:
         """A query is answered, or was given up."""
         statistics = sequence.statistics
-        if not sequence.settings.draft or not statistics.rounds:
+        if not self._recorder.watches(sequence) or not statistics.rounds:
             self._recorder.forget(sequence)
             return
         tokens = sequence.tokens[: statistics.prompt_tokens + statistics.tokens]
-        self.buffer.add(self._recorder.take(sequence, tokens, statistics.prompt_tokens))
+        conversation = self._recorder.take(sequence, tokens, statistics.prompt_tokens)
+        self.buffer.add(conversation.cut(self.settings.max_length))
         self.bandit.served(self._served - self._counted)
         self._counted = self._served
         self._queries, self._since_drift, self._is_due = self._queries + 1, self._since_drift + 1, True
@@ -122,19 +129,23 @@ class Adapter(RoundObserver):
         arm = self.bandit.choose(self._served, self._horizon())
         if arm is None:
             return
+        shown = list(self.buffer.training), list(self.buffer.apart)  # the buffer goes on while a thread learns
         if self._pool is not None:
-            self._running = self._pool.submit(self._update, arm)
+            self._running = self._pool.submit(self._update, arm, *shown)
         else:
-            self._finish(self._update(arm))
+            self._finish(self._update(arm, *shown))
 
     def save(self, path: Path) -> None:
-        """Write the adapted drafter.
+        """Write the adapted drafter, once what is being learned is done.
 
         Raises:
             CheckpointError: `path` is where the drafter came from, which stays as it is.
         """
         if path.absolute().resolve() == self.task.checkpoint.absolute().resolve():
             raise CheckpointError(f"{path} is the drafter that was adapted, which is kept; choose another place.")
+        if self._running is not None:
+            running, self._running = self._running, None
+            self._finish(running.result())
         self.task.save(path)
 
     def close(self) -> None:
@@ -148,16 +159,20 @@ class Adapter(RoundObserver):
         left = self._since_drift if expected is None else max(0, expected - self._queries)
         return left * self._served / max(1, self._queries)
 
-    def _update(self, arm: str) -> Update:
+    def _update(self, arm: str, training: Sequence[Conversation], apart: Sequence[Conversation]) -> Update:
         """Learn on the copy, and measure it; where it is no better, the copy goes back."""
         started = perf_counter()
+        before = after = 1.0
         kept = {name: weight.clone() for name, weight in self.task.network.state_dict().items()}
         network: DraftNetwork | None = None
         try:
-            before = self._measure()
-            self._learn(arm)
-            after = self._measure()
+            before = self._measure(apart)
+            self._learn(arm, training)
+            after = self._measure(apart)
             network = self.task.serving_copy() if after > before else None
+        except Exception as error:  # what serves goes on; the bandit books an update that brought nothing
+            after = before
+            warnings.warn(f"the drafter could not learn ({error!r}), and stays as it was.", stacklevel=2)
         finally:  # Ctrl-C too: what was not measured is not kept
             if network is None:
                 self.task.network.load_state_dict(kept)
@@ -167,10 +182,11 @@ class Adapter(RoundObserver):
     def _finish(self, update: Update) -> None:
         if update.network is not None:
             self.task.serving.network = update.network
+            self._drift.reset()  # what the update changes is no change of the stream
         self.bandit.saw(update.arm, update.gain, update.seconds, update.network is not None)
         self.updates.append(update)
 
-    def _learn(self, arm: str) -> None:
+    def _learn(self, arm: str, training: Sequence[Conversation]) -> None:
         network, settings = self.task.network, self.settings
         of_arm = [p for n, p in network.named_parameters() if n.startswith(self.task.heads) or arm == WHOLE]
         learning = [p for p in of_arm if p is not network.embed_tokens.weight]
@@ -178,21 +194,31 @@ class Adapter(RoundObserver):
             parameter.requires_grad_(False)
         for parameter in learning:
             parameter.requires_grad_(True)
-        optimizer = self._optimizers.setdefault(arm, torch.optim.AdamW(learning, lr=settings.learning_rate))
-        conversations = list(self.buffer.training)
+        if arm not in self._optimizers:
+            self._optimizers[arm] = torch.optim.AdamW(learning, lr=settings.learning_rate)
         network.train()
-        for _ in range(settings.head_steps if arm == HEADS else settings.whole_steps):
-            chosen = self._random.sample(conversations, min(settings.batch_size, len(conversations)))
-            generator = torch.Generator().manual_seed(self._random.getrandbits(62))
-            optimizer.zero_grad()
-            with torch.inference_mode(False), torch.enable_grad():
-                self.task.loss(chosen, settings.num_anchors, generator).backward()
-            torch.nn.utils.clip_grad_norm_(learning, _CLIP)
-            optimizer.step()
+        with torch.inference_mode(False), torch.enable_grad():
+            for _ in range(settings.head_steps if arm == HEADS else settings.whole_steps):
+                self._step(self._optimizers[arm], learning, training)
+        network.zero_grad()
         network.eval()
 
-    def _measure(self) -> float:
-        """Tokens a round of the learning network, on the conversations kept apart."""
+    def _step(
+        self, optimizer: torch.optim.Optimizer, learning: list[nn.Parameter], training: Sequence[Conversation]
+    ) -> None:
+        settings = self.settings
+        chosen = self._random.sample(training, min(settings.batch_size, len(training)))
+        generator = torch.Generator().manual_seed(self._random.getrandbits(62))
+        optimizer.zero_grad()
+        loss = self.task.loss(chosen, settings.num_anchors, generator)
+        if not bool(loss.isfinite()):
+            raise TrainingDivergedError(f"the loss is {float(loss.detach())}")
+        loss.backward()
+        nn.utils.clip_grad_norm_(learning, _CLIP)
+        optimizer.step()
+
+    def _measure(self, apart: Sequence[Conversation]) -> float:
+        """Tokens a round of the learning network, on conversations that it does not learn from."""
         serving = self.task.serving
         method = DraftingMethod("", self.task.drafter, serving.default_block_size, serving.default_tree_budget)
-        return ReplayedAcceptance(list(self.buffer.apart), [method])(self.task.network.eval())[""]
+        return ReplayedAcceptance(apart, [method])(self.task.network.eval())[""]

@@ -13,8 +13,8 @@ class AdaptationSettings:
 
     `expected_queries` are those still to come when it begins; None expects as many again as came since the stream last
     changed. `max_loss` is the share of the stream's time that updates may lose in the end. `buffer_tokens` bounds what
-    is kept to learn from. An update takes `head_steps` or `whole_steps` steps over `batch_size` conversations each.
-    `background` learns in a thread beside the serving one.
+    is kept to learn from; of a conversation, no more than `max_length`. An update takes `head_steps` or `whole_steps`
+    steps over `batch_size` conversations each. `background` learns in a thread beside the serving one.
 
     Raises:
         InputError: a value outside its range.
@@ -23,6 +23,7 @@ class AdaptationSettings:
     expected_queries: int | None = None
     max_loss: float = 0.01
     buffer_tokens: int = 16_384
+    max_length: int = 1024
     head_steps: int = 8
     whole_steps: int = 4
     batch_size: int = 4
@@ -38,6 +39,6 @@ class AdaptationSettings:
             raise InputError(f"max_loss is {self.max_loss}, but must be within 0 to 1.")
         if not 0.0 < self.learning_rate < float("inf"):
             raise InputError(f"learning_rate is {self.learning_rate}, but must be above 0.")
-        for name in ("buffer_tokens", "head_steps", "whole_steps", "batch_size", "num_anchors"):
+        for name in ("buffer_tokens", "max_length", "head_steps", "whole_steps", "batch_size", "num_anchors"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.attach import make_ready
+from paceline.checkpoints.draft_weights import read_metadata
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.drafters.base import Drafter
@@ -65,6 +66,10 @@ class AdaptationTask(ABC):
     def save(self, path: Path) -> None:
         """Write the learning network as a checkpoint of its own."""
 
+    def metadata(self) -> dict[str, Any]:
+        """What is kept in an adapted checkpoint: what the original said of itself, and that it was adapted."""
+        return read_metadata(self.checkpoint) | {"adapted_from": self.checkpoint.name}
+
     def serving_copy(self) -> DraftNetwork:
         """The learning network's weights, ready for the target's device."""
         copy = self.empty()
@@ -98,7 +103,7 @@ class SpecBlockTask(AdaptationTask):
         return SpecBlockNetwork(self.network.config)
 
     def save(self, path: Path) -> None:
-        save_specblock(self.network, path, {"adapted_from": self.checkpoint.name})
+        save_specblock(self.network, path, self.metadata())
 
 
 class DFlashTask(AdaptationTask):
@@ -124,7 +129,7 @@ class DFlashTask(AdaptationTask):
         return DFlashNetwork(self.network.config)
 
     def save(self, path: Path) -> None:
-        save_dflash(self.network, path, {"adapted_from": self.checkpoint.name})
+        save_dflash(self.network, path, self.metadata())
 
 
 def _with_own_head(fresh: N, found: DraftNetwork, target: Target) -> N:

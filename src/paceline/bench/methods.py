@@ -20,7 +20,7 @@ from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
-from paceline.embedded import embedded_drafter
+from paceline.embedded import embedded_drafter, has_embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
 from paceline.loading import load_drafter, load_policy, make_adapter, make_parts
@@ -163,8 +163,10 @@ def build_methods(
         parts = _parts(name, model, drafter, drafting)
         methods.append(_engine_method(name, model, parts))
         for spec in drafting.policies if name in GROWING else ():
-            assert parts.drafter is not None, "it grows trees"
             digests = partial(pair, drafter)
+            if parts.observer is not None:  # what learns is nobody else's
+                parts = _parts(name, model, drafter, drafting)
+            assert parts.drafter is not None, "it grows trees"
             policy = load_policy(spec, model.target, parts.drafter, drafting.tree_budget, digests)
             methods.append(_engine_method(f"{name}+{spec}", model, replace(parts, policy=policy)))
     return methods
@@ -177,10 +179,10 @@ def _drafter_name(name: str, model: Model, named: Mapping[Dialect, str]) -> str 
     if name not in _NETWORK_METHODS:
         return None
     dialect = _NETWORK_METHODS[name][0]
-    if dialect not in named and not model.is_embedded:
-        kind = _EMBEDDED[dialect]
+    kind = _EMBEDDED[dialect]
+    if dialect not in named and not (model.is_embedded and has_embedded_drafter(kind)):
         raise InputError(f"method {name} needs a {kind} --drafter for the target {model.target.info.name}.")
-    return named.get(dialect) or str(embedded_drafter(_EMBEDDED[dialect]))
+    return named.get(dialect) or str(embedded_drafter(kind))
 
 
 def _parts(name: str, model: Model, drafter: str | None, drafting: Drafting) -> Parts:

@@ -105,6 +105,10 @@ def run(args: Arguments) -> None:
     from paceline.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.provenance import provenance
 
+    if args.repeats > 1 and any(name.endswith("-adapt") for name in args.methods):
+        raise InputError(
+            f"repeats is {args.repeats}, but a method that learns knows a prompt the second time; use --repeats 1."
+        )
     if args.policies and not GROWING & set(args.methods):
         raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
     model, methods = _load(args, console)

@@ -117,6 +117,8 @@ class DFlashDrafter(Drafter):
     def _read(self, cache: SlotCache, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]) -> None:
         """Write the keys and values of features that follow those in the cache."""
         num_rows, width = features.shape[:2]
+        # a row that reads much may stand beside one that is long: the pass is as wide as both
+        cache.reserve(first_row + num_rows, max(cache.lengths[first_row : first_row + num_rows]) + width)
         cache.open(first_row, num_rows, width)
         starts = torch.tensor(cache.starts, device=features.device)
         positions = starts[:, None] + torch.arange(width, device=features.device)

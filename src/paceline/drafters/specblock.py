@@ -142,7 +142,8 @@ class SpecBlockState:
 
 
 class SpecBlockDrafter(Drafter):
-    """The network behind the loop's interface. A block size of s asks for as many blocks as reach s - 1 tokens."""
+    """The network behind the loop's interface. A block size of s asks for paths of s - 1 tokens, and for as many blocks
+    after one another as reach them."""
 
     name = "specblock"
 
@@ -173,7 +174,7 @@ class SpecBlockDrafter(Drafter):
         self, state: SpecBlockState, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]
     ) -> None:
         for row, count in enumerate(counts):
-            state.unread.setdefault(first_row + row, []).append(features[row, :count])
+            state.unread.setdefault(first_row + row, []).append(features[row, :count].clone())
 
     @property
     def drafting(self) -> str:
@@ -186,7 +187,7 @@ class SpecBlockDrafter(Drafter):
         wanting = [self._num_blocks(request) for request in requests]
         if not any(wanting):
             return [DraftTree.empty(device) for _ in requests]
-        trees = [RankGuidedTree(request.max_depth) for request in requests]
+        trees = [RankGuidedTree(min(request.max_depth, request.block_size - 1)) for request in requests]
         blocks = self._first(state, requests)
         kept = state.cache.lengths[:]
         starts = [[Start(0, 0, 0, 0)] if count else [] for count in wanting]
@@ -251,6 +252,8 @@ class SpecBlockDrafter(Drafter):
             tokens[row, :count] = torch.tensor(request.tokens[start + 1 : start + 1 + count])
         first = torch.tensor(starts, device=device)
         positions = first[:, None] + torch.arange(width, device=device)
+        # a row that reads much may stand beside one that is long: the pass is as wide as both
+        cache.reserve(len(requests), max(cache.lengths[: len(requests)]) + width * size)
         cache.open(0, len(requests), width * size)
         visible = visible_rows(first * size, width * size, cache.span)
         condition = self.network.condition(pad_sequence(list(unread), batch_first=True))

@@ -63,6 +63,10 @@ class Recorder(RoundObserver):
             rows.top_ids.append(ids)
             rows.top_log_probs.append(log_probs)
 
+    def watches(self, sequence: ActiveSequence) -> bool:
+        """Whether this sequence is being recorded."""
+        return id(sequence) in self._rows
+
     def forget(self, sequence: ActiveSequence) -> None:
         """Drop what was recorded of a sequence, if anything."""
         self._rows.pop(id(sequence), None)

@@ -72,7 +72,7 @@ def lay_out(
     b, longest = len(conversations), max(len(c.tokens) for c in conversations)
     features = torch.zeros(b, longest, conversations[0].features.shape[1])
     tokens = torch.zeros(b, longest, dtype=torch.long)
-    starts = anchors[..., None] + torch.cat([torch.zeros_like(slots[..., :1]), (1 + slots).cumsum(-1)], -1)
+    starts = anchors[..., None] + torch.cat([torch.zeros_like(anchors)[..., None], (1 + slots).cumsum(-1)], -1)
     wanted = starts[..., None] + 1 + torch.arange(num_slots)
     labels, top_ids, top_log_probs = [], [], []
     for row, conversation in enumerate(conversations):
