@@ -5,7 +5,7 @@
                                                                               exchanged; --no--> the copy goes back
 
 Verification computes the target's distribution at every accepted node and at the first rejected one; with the features
-that the drafter read, that is what it is trained on, and costs nothing to get.
+that the drafter read, that is what it is trained on; it costs no pass of either model, only to be kept.
 
 The network that serves is exchanged as a whole, by one assignment between two rounds, in the thread that serves: no
 round sees half of an update, and texts in flight go on with the caches they have, whose worth is speed alone.
