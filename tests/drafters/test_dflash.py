@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from drafted_alone import draft_alone, features_of, same
 from paceline.decode import Parts
 from paceline.drafters.base import DraftRequest
 from paceline.drafters.dflash import DFlashDrafter
@@ -25,21 +26,6 @@ def new_drafter(target, growth="best_first", **changes):
     network = tiny_network(**changes).double()
     network.attach(target.embedding, target.head)
     return DFlashDrafter(network.double(), GROWTHS[growth])
-
-
-def features_of(target, drafter, tokens):
-    return target.prefill(target.new_cache(1, 64), 0, tokens, drafter.feature_layers).features
-
-
-def draft_alone(target, drafter, tokens, request):
-    """The tree when all features come at once."""
-    state = drafter.new_state(1, 64, torch.device("cpu"))
-    drafter.observe(state, 0, features_of(target, drafter, tokens[:-1]), [len(tokens) - 1])
-    return drafter.draft(state, [request], StageClock())[0]
-
-
-def same(a, b):
-    return a.tokens.tolist() == b.tokens.tolist() and a.parents.tolist() == b.parents.tolist()
 
 
 @pytest.mark.parametrize("drafts_between", [False, True], ids=["waiting", "read between"])

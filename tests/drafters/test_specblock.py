@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from drafted_alone import draft_alone, features_of, same
 from paceline.decode import Parts
 from paceline.drafters.base import DraftRequest
 from paceline.drafters.specblock import SpecBlockDrafter, SpecBlockTreeConfig
@@ -28,20 +29,6 @@ def new_drafter(target, num_blocks=3, num_starts=3, width=None, **changes):
     network.attach(target.embedding, target.head)
     tree = SpecBlockTreeConfig(num_blocks, num_starts, siblings=(1, 2, 3, 1), width=width)
     return SpecBlockDrafter(network.double(), tree)
-
-
-def features_of(target, drafter, tokens):
-    return target.prefill(target.new_cache(1, 64), 0, tokens, drafter.feature_layers).features
-
-
-def draft_alone(target, drafter, tokens, request):
-    state = drafter.new_state(1, 64, torch.device("cpu"))
-    drafter.observe(state, 0, features_of(target, drafter, tokens[:-1]), [len(tokens) - 1])
-    return drafter.draft(state, [request], StageClock())[0]
-
-
-def same(a, b):
-    return a.tokens.tolist() == b.tokens.tolist() and a.parents.tolist() == b.parents.tolist()
 
 
 def test_a_row_of_a_batch_drafts_as_it_does_alone(target):

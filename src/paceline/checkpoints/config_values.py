@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, InputError, UnsupportedModelError
 
 
 def check_kinds(values: Mapping[str, Any], path: Path) -> None:
@@ -32,3 +33,20 @@ def read_object(stored: Mapping[str, Any], key: str, path: Path) -> dict[str, An
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} has {key} {value!r} in its config.json, but it must be an object.")
     return value
+
+
+@contextmanager
+def read_values(path: Path) -> Iterator[None]:
+    """Values that make no network are the checkpoint's fault.
+
+    Raises:
+        CheckpointError: in place of the error of whatever refuses them.
+    """
+    try:
+        yield
+    except (CheckpointError, UnsupportedModelError):
+        raise
+    except InputError as error:
+        raise CheckpointError(f"{path} has a config.json that cannot be used: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} has a value of a wrong kind in its config.json ({error}).") from error

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.checkpoints.config_values import check_kinds
+from paceline.checkpoints.config_values import check_kinds, read_values
 from paceline.checkpoints.draft_weights import METADATA, fill_in_vocabulary, fill_network, stored_weights
 from paceline.checkpoints.files import few, read_config, read_weights, replacing_folder, write_checkpoint
 from paceline.checkpoints.rope_keys import parse_rope, spell_rope
-from paceline.errors import CheckpointError, InputError, UnsupportedModelError
+from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.specblock import SpecBlockNetwork
 from paceline.models.specblock_config import RANK_CLASSES, SpecBlockConfig
 
@@ -103,7 +103,7 @@ def parse_config(stored: Mapping[str, Any], path: Path, num_target_layers: int |
             "load it together with its target."
         )
     values["target_layer_ids"] = tuple(values.get("target_layer_ids") or default_taps(values["num_target_layers"]))
-    try:
+    with read_values(path):
         return SpecBlockConfig(
             **values,
             shifts=bool(stored.get("shifts", True)),
@@ -111,12 +111,6 @@ def parse_config(stored: Mapping[str, Any], path: Path, num_target_layers: int |
             rms_norm_eps=float(stored.get("rms_norm_eps", 1e-6)),
             rope=parse_rope(stored, path),
         )
-    except InputError as error:
-        if isinstance(error, CheckpointError | UnsupportedModelError):
-            raise
-        raise CheckpointError(f"{path} has a config.json that cannot be used: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} has a value of a wrong kind in its config.json ({error}).") from error
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from paceline.checkpoints.config_values import check_kinds, read_object
+from paceline.checkpoints.config_values import check_kinds, read_object, read_values
 from paceline.checkpoints.draft_weights import METADATA
 from paceline.checkpoints.files import few
 from paceline.checkpoints.rope_keys import parse_rope, spell_rope
-from paceline.errors import CheckpointError, InputError, UnsupportedModelError
+from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.dflash_config import DFlashConfig
 
 ARCHITECTURE = "DFlashDraftModel"
@@ -48,14 +48,8 @@ def parse_config(stored: Mapping[str, Any], path: Path) -> DFlashConfig:
     check_kinds(values, path)
     values["target_layer_ids"] = tuple(values["target_layer_ids"])
     values.setdefault("head_dim", values["hidden_size"] // max(values["num_attention_heads"], 1))
-    try:
+    with read_values(path):
         return DFlashConfig(**values, rms_norm_eps=float(own.get("rms_norm_eps", 1e-6)), rope=parse_rope(stored, path))
-    except InputError as error:
-        if isinstance(error, CheckpointError | UnsupportedModelError):
-            raise
-        raise CheckpointError(f"{path} has a config.json that cannot be used: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} has a value of a wrong kind in its config.json ({error}).") from error
 
 
 def spell_config(config: DFlashConfig, dtype: torch.dtype, extra: Mapping[str, Any]) -> dict[str, Any]:

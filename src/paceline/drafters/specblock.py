@@ -257,7 +257,7 @@ class SpecBlockDrafter(Drafter):
         cache.open(0, len(requests), width * size)
         visible = visible_rows(first * size, width * size, cache.span)
         condition = self.network.condition(pad_sequence(list(unread), batch_first=True))
-        hidden = self.network.first(condition, tokens.to(device), positions, cache.append, visible)
+        hidden = self.network.slot_states(condition, tokens.to(device), positions, cache.append, visible)
         cache.extend([count * size for count in counts])
         rows, last = torch.arange(len(requests), device=device), torch.tensor(counts, device=device) - 1
         at = last[:, None] * size + torch.arange(size, device=device)

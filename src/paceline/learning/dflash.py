@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from paceline.learning.anchors import sample_anchors
 from paceline.learning.conversation import Conversation
+from paceline.learning.layout import lay_out_positions
 from paceline.learning.losses import BlockLoss, PositionWeights, SparseTarget, chunked_loss, mixed_target
 from paceline.models.dflash import DFlashNetwork
 
@@ -55,23 +56,8 @@ def build_batch(
 
 def lay_out(conversations: Sequence[Conversation], anchors: Tensor, valid: Tensor, block_size: int) -> DFlashBatch:
     """The batch of given anchors Int64[b, m]; blocks that are not valid (Bool[b, m]) have no labels."""
-    b, longest = len(conversations), max(len(c.tokens) for c in conversations)
-    features = torch.zeros(b, longest, conversations[0].features.shape[1])
-    tokens = torch.zeros(b, longest, dtype=torch.long)
-    labels, top_ids, top_log_probs = [], [], []
-    for row, conversation in enumerate(conversations):
-        length = len(conversation.tokens)
-        features[row, :length] = conversation.features
-        tokens[row, :length] = conversation.tokens
-        wanted = anchors[row][:, None] + torch.arange(1, block_size)
-        inside = (wanted < length) & valid[row][:, None]
-        labels.append(torch.where(inside, tokens[row][wanted.clamp(max=length - 1)], -1))
-        before = (wanted - 1).clamp(max=length - 1)
-        top_ids.append(conversation.top_ids[before])
-        top_log_probs.append(conversation.top_log_probs[before])
-    return DFlashBatch(
-        features, tokens, anchors, torch.stack(labels), torch.stack(top_ids).long(), torch.stack(top_log_probs).float()
-    )
+    laid = lay_out_positions(conversations, anchors[..., None] + torch.arange(1, block_size), valid)
+    return DFlashBatch(laid.features, laid.tokens, anchors, laid.labels, laid.top_ids, laid.top_log_probs)
 
 
 class DFlashObjective(nn.Module):

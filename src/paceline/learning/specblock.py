@@ -23,6 +23,7 @@ from torch.nn.functional import log_softmax
 
 from paceline.learning.anchors import sample_anchors
 from paceline.learning.conversation import Conversation
+from paceline.learning.layout import lay_out_positions
 from paceline.learning.losses import BlockLoss, SparseTarget, chunked_loss, mixed_target, valid_prefix_weights
 from paceline.learning.specblock_loss import SpecBlockLossConfig
 from paceline.models.attention import Causal
@@ -69,30 +70,9 @@ def lay_out(
     conversations: Sequence[Conversation], anchors: Tensor, valid: Tensor, slots: Tensor, num_slots: int
 ) -> SpecBlockBatch:
     """The batch of given anchors Int64[b, m] and slots Int64[b, m, M - 1]; blocks that are not valid have no labels."""
-    b, longest = len(conversations), max(len(c.tokens) for c in conversations)
-    features = torch.zeros(b, longest, conversations[0].features.shape[1])
-    tokens = torch.zeros(b, longest, dtype=torch.long)
     starts = anchors[..., None] + torch.cat([torch.zeros_like(anchors)[..., None], (1 + slots).cumsum(-1)], -1)
-    wanted = starts[..., None] + 1 + torch.arange(num_slots)
-    labels, top_ids, top_log_probs = [], [], []
-    for row, conversation in enumerate(conversations):
-        length = len(conversation.tokens)
-        features[row, :length] = conversation.features
-        tokens[row, :length] = conversation.tokens
-        inside = (wanted[row] < length) & valid[row][:, None, None]
-        labels.append(torch.where(inside, tokens[row][wanted[row].clamp(max=length - 1)], -1))
-        before = (wanted[row] - 1).clamp(max=length - 1)
-        top_ids.append(conversation.top_ids[before])
-        top_log_probs.append(conversation.top_log_probs[before])
-    return SpecBlockBatch(
-        features,
-        tokens,
-        anchors,
-        slots,
-        torch.stack(labels),
-        torch.stack(top_ids).long(),
-        torch.stack(top_log_probs).float(),
-    )
+    laid = lay_out_positions(conversations, starts[..., None] + 1 + torch.arange(num_slots), valid)
+    return SpecBlockBatch(laid.features, laid.tokens, anchors, slots, laid.labels, laid.top_ids, laid.top_log_probs)
 
 
 class SpecBlockObjective(nn.Module):
@@ -144,7 +124,7 @@ def unrolled(network: SpecBlockNetwork, batch: SpecBlockBatch) -> Tensor:
     positions = torch.arange(n - 1, device=batch.tokens.device).expand(b, -1)
     condition = network.condition(batch.features[:, :-1])
     store = _appending(kept)
-    hidden = network.first(condition, batch.tokens[:, 1:], positions, store, Causal.CAUSAL)
+    hidden = network.slot_states(condition, batch.tokens[:, 1:], positions, store, Causal.CAUSAL)
     blocks = _sampled(hidden, condition, batch.anchors - 1, size)
     found = [blocks.hidden]
     row = torch.arange(b, device=batch.tokens.device)[:, None]

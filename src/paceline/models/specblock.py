@@ -11,7 +11,7 @@ and stands at position i + 1 + k. It sees every slot of earlier positions, and s
 Flattened to rows, position by position and slot by slot, that is a plain causal mask, and the keys and values of a
 position that the target has read never change. A later block starts from one slot of an earlier one: it sees what that
 slot saw, and its own slots. Both forms, that over whole texts which learns and that with a cache which serves, are made
-of the same two steps, `first` and `later`.
+of the same two steps, `slot_states` and `later`.
 
 Letters: b sequences, n positions, k slots of a position, m blocks, c blocks that start, s rows (slots of all of them),
 u rows that there are, h hidden, f width of the features, w draft vocabulary, r rank classes, a numbers that the rank
@@ -137,20 +137,6 @@ class SpecBlockNetwork(DraftNetwork):
         """What blocks at positions that the target has read start from; features may be of another dtype."""
         return self.input_layer.condition_proj(features.to(self.dtype))
 
-    def first(
-        self,
-        condition: Float[Tensor, "b n h"],
-        next_tokens: Int64[Tensor, "b n"],
-        positions: Int64[Tensor, "b n"],
-        store: Store,
-        visible: Visible,
-    ) -> Float[Tensor, "b n k h"]:
-        """Hidden states, before the last norm, of the slots of positions that the target has read.
-
-        `next_tokens[i]` is the token after position i; `visible` says which rows each of the slots' rows sees.
-        """
-        return self._through_layers(condition, next_tokens, positions, store, visible)
-
     def later(
         self,
         blocks: Blocks,
@@ -173,10 +159,10 @@ class SpecBlockNetwork(DraftNetwork):
         causal = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()[None, :, None]
         own = (own & causal).flatten(2).expand(len(parents), -1, -1, -1)
         seen = torch.cat((before, own), -1)
-        hidden = self._through_layers(condition, tokens, positions, store, seen.flatten(1, 2)[:, None])
+        hidden = self.slot_states(condition, tokens, positions, store, seen.flatten(1, 2)[:, None])
         return Blocks(hidden, features, positions, seen)
 
-    def _through_layers(
+    def slot_states(
         self,
         condition: Float[Tensor, "b n h"],
         tokens: Int64[Tensor, "b n"],
@@ -184,6 +170,10 @@ class SpecBlockNetwork(DraftNetwork):
         store: Store,
         visible: Visible,
     ) -> Float[Tensor, "b n k h"]:
+        """Hidden states, before the last norm, of the slots of positions.
+
+        `tokens[i]` is the token after position i; `visible` says which rows each of the slots' rows sees.
+        """
         size = self.config.num_slots
         rows = self.input_layer(condition, self.embed(tokens))
         stands = positions[..., None] + 1 + torch.arange(size, device=positions.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.errors import InputError
+from paceline.models.config_checks import check_network, require
 from paceline.models.rope import RopeConfig
 
 _COUNTS = (
@@ -67,24 +67,10 @@ class SpecBlockConfig:
         return self.hidden_size
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        heads, groups = self.num_attention_heads, self.num_key_value_heads
-        _require(heads % groups == 0, "num_attention_heads", heads, f"a multiple of num_key_value_heads ({groups})")
-        _require(self.rms_norm_eps > 0, "rms_norm_eps", self.rms_norm_eps, "positive")
-        ids = self.target_layer_ids
-        holds = len(set(ids)) == len(ids) > 0 and all(0 <= i < self.num_target_layers for i in ids)
-        expected = f"one or more distinct layers of the target's {self.num_target_layers}, counted from 0"
-        _require(holds, "target_layer_ids", list(ids), expected)
+        check_network(self, _COUNTS)
         reduced = self.draft_vocab_size
         fits = MIN_VOCABULARY <= (self.vocab_size if reduced is None else reduced) <= self.vocab_size
         expected = (
             f"at least {MIN_VOCABULARY}, which the rank head looks at, and at most the target's {self.vocab_size}"
         )
-        _require(fits, "draft_vocab_size", reduced, expected)
-        self.rope.rotary_dim(self.head_dim)
-
-
-def _require(holds: bool, name: str, value: object, expected: str) -> None:
-    if not holds:
-        raise InputError(f"{name} is {value!r}, but must be {expected}.")
+        require(fits, "draft_vocab_size", reduced, expected)

@@ -1,0 +1,36 @@
+"""Checks that the configs of all draft networks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from paceline.errors import InputError
+
+
+def require(holds: bool, name: str, value: object, expected: str) -> None:
+    """Refuse a value in one sentence.
+
+    Raises:
+        InputError: it does not hold.
+    """
+    if not holds:
+        raise InputError(f"{name} is {value!r}, but must be {expected}.")
+
+
+def check_network(config: Any, counts: Iterable[str]) -> None:
+    """Counts of at least one, heads that share keys evenly, a positive epsilon, tapped layers that the target has.
+
+    Raises:
+        InputError: sizes that do not fit together.
+    """
+    for name in counts:
+        require(getattr(config, name) >= 1, name, getattr(config, name), "at least 1")
+    require(config.rms_norm_eps > 0, "rms_norm_eps", config.rms_norm_eps, "positive")
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    require(heads % groups == 0, "num_attention_heads", heads, f"a multiple of num_key_value_heads ({groups})")
+    ids = config.target_layer_ids
+    holds = len(set(ids)) == len(ids) > 0 and all(0 <= i < config.num_target_layers for i in ids)
+    expected = f"one or more distinct layers of the target's {config.num_target_layers}, counted from 0"
+    require(holds, "target_layer_ids", list(ids), expected)
+    config.rope.rotary_dim(config.head_dim)
