@@ -256,13 +256,15 @@ class SpecBlockDrafter(Drafter):
         cache.reserve(len(requests), max(cache.lengths[: len(requests)]) + width * size)
         cache.open(0, len(requests), width * size)
         visible = visible_rows(first * size, width * size, cache.span)
-        condition = self.network.condition(pad_sequence(list(unread), batch_first=True))
-        hidden = self.network.slot_states(condition, tokens.to(device), positions, cache.append, visible)
+        rows, last = (
+            torch.arange(len(requests), device=device)[:, None],
+            torch.tensor(counts, device=device)[:, None] - 1,
+        )
+        seen = visible[rows[..., None], 0, last[..., None] * size + torch.arange(size, device=device)]
+        features = pad_sequence(list(unread), batch_first=True)
+        blocks = self.network.blocks(features, tokens.to(device), positions, cache.append, visible, last, seen)
         cache.extend([count * size for count in counts])
-        rows, last = torch.arange(len(requests), device=device), torch.tensor(counts, device=device) - 1
-        at = last[:, None] * size + torch.arange(size, device=device)
-        seen = visible[rows[:, None], 0, at][:, None, :, : max(cache.lengths[: len(requests)])]
-        return Blocks(hidden[rows, last][:, None], condition[rows, last][:, None], positions[rows, last][:, None], seen)
+        return replace(blocks, seen=seen[..., : max(cache.lengths[: len(requests)])])
 
     def _later(self, cache: SlotCache, blocks: Blocks, starts: Sequence[Sequence[Start]]) -> Blocks:
         """All blocks, with those of one stage more: as many in each row as any row has. Their slots stand in the cache

@@ -28,7 +28,7 @@ from paceline.learning.losses import BlockLoss, SparseTarget, chunked_loss, mixe
 from paceline.learning.specblock_loss import SpecBlockLossConfig
 from paceline.models.attention import Causal
 from paceline.models.layers import KeysValues
-from paceline.models.specblock import NUM_TOP, Blocks, SpecBlockNetwork, rank_statistics
+from paceline.models.specblock import NUM_TOP, SpecBlockNetwork, rank_statistics
 from paceline.models.specblock_config import RANK_CLASSES, RANK_ENDS
 
 
@@ -122,10 +122,12 @@ def unrolled(network: SpecBlockNetwork, batch: SpecBlockBatch) -> Tensor:
     size = network.config.num_slots
     kept: list[KeysValues] = []
     positions = torch.arange(n - 1, device=batch.tokens.device).expand(b, -1)
-    condition = network.condition(batch.features[:, :-1])
-    store = _appending(kept)
-    hidden = network.slot_states(condition, batch.tokens[:, 1:], positions, store, Causal.CAUSAL)
-    blocks = _sampled(hidden, condition, batch.anchors - 1, size)
+    places = batch.anchors - 1
+    last = places[..., None] * size + torch.arange(size, device=batch.tokens.device)
+    seen = torch.arange((n - 1) * size, device=batch.tokens.device) <= last[..., None]
+    blocks = network.blocks(
+        batch.features[:, :-1], batch.tokens[:, 1:], positions, _appending(kept), Causal.CAUSAL, places, seen
+    )
     found = [blocks.hidden]
     row = torch.arange(b, device=batch.tokens.device)[:, None]
     parents = torch.arange(batch.anchors.shape[1], device=batch.tokens.device).expand(b, -1)
@@ -134,14 +136,6 @@ def unrolled(network: SpecBlockNetwork, batch: SpecBlockBatch) -> Tensor:
         blocks = network.later(blocks, parents, slots, batch.tokens[row, places], _appending(kept))
         found.append(blocks.hidden)
     return torch.stack(found, 2)
-
-
-def _sampled(hidden: Tensor, condition: Tensor, positions: Tensor, size: int) -> Blocks:
-    """The blocks at sampled positions, out of those of all positions."""
-    row = torch.arange(len(positions), device=positions.device)[:, None]
-    last = positions[..., None] * size + torch.arange(size, device=positions.device)
-    seen = torch.arange(hidden.shape[1] * size, device=positions.device) <= last[..., None]
-    return Blocks(hidden[row, positions], condition[row, positions], positions, seen)
 
 
 def _appending(kept: list[KeysValues]):  # type: ignore[no-untyped-def]  # a Store

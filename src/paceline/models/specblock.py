@@ -11,11 +11,11 @@ and stands at position i + 1 + k. It sees every slot of earlier positions, and s
 Flattened to rows, position by position and slot by slot, that is a plain causal mask, and the keys and values of a
 position that the target has read never change. A later block starts from one slot of an earlier one: it sees what that
 slot saw, and its own slots. Both forms, that over whole texts which learns and that with a cache which serves, are made
-of the same two steps, `slot_states` and `later`.
+of the same two steps, `blocks` and `later`.
 
 Letters: b sequences, n positions, k slots of a position, m blocks, c blocks that start, s rows (slots of all of them),
-u rows that there are, h hidden, f width of the features, w draft vocabulary, r rank classes, a numbers that the rank
-head sees.
+q rows that are chosen, u rows that there are, h hidden, f width of the features, w draft vocabulary, r rank classes,
+a numbers that the rank head sees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -77,12 +77,26 @@ class SlotLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(hidden, eps)
 
     def forward(
-        self, rows: Float[Tensor, "b s h"], rotation: Rotation, index: int, store: Store, visible: Visible
-    ) -> Float[Tensor, "b s h"]:
+        self,
+        rows: Float[Tensor, "b s h"],
+        rotation: Rotation,
+        index: int,
+        store: Store,
+        visible: Visible,
+        chosen: Int64[Tensor, "b q"] | None = None,
+    ) -> Float[Tensor, "b q h"]:
+        """The rows after this layer; `chosen`: of those alone, and `visible` is theirs."""
         normed = self.input_layernorm(rows)
         keys, values = store(index, *self.self_attn.keys_values(normed, rotation))
+        if chosen is not None:
+            rows, normed, cosine, sine = (_chosen(each, chosen) for each in (rows, normed, *rotation))
+            rotation = cosine, sine
         rows = rows + self.self_attn.over(normed, rotation, keys, values, visible)
         return rows + self.mlp(self.post_attention_layernorm(rows))
+
+
+def _chosen(rows: Shaped[Tensor, "b s *d"], chosen: Int64[Tensor, "b q"]) -> Shaped[Tensor, "b q *d"]:
+    return rows[torch.arange(len(rows), device=rows.device)[:, None], chosen]
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,26 @@ class SpecBlockNetwork(DraftNetwork):
         """What blocks at positions that the target has read start from; features may be of another dtype."""
         return self.input_layer.condition_proj(features.to(self.dtype))
 
+    def blocks(
+        self,
+        features: Float[Tensor, "b n f"],
+        tokens: Int64[Tensor, "b n"],
+        positions: Int64[Tensor, "b n"],
+        store: Store,
+        visible: Visible,
+        places: Int64[Tensor, "b m"],
+        seen: Bool[Tensor, "b m k u"],
+    ) -> Blocks:
+        """Blocks at `places` of these positions, which the target has read. Of the others, which later ones see, only
+        keys and values are computed in the last layer.
+
+        `tokens[i]` is the token after position i; `visible` says which rows each of the slots' rows sees, and `seen`
+        says it of those at `places`.
+        """
+        condition = self.condition(features)
+        hidden = self.slot_states(condition, tokens, positions, store, visible, (places, seen))
+        return Blocks(hidden, _chosen(condition, places), _chosen(positions, places), seen)
+
     def later(
         self,
         blocks: Blocks,
@@ -169,10 +203,12 @@ class SpecBlockNetwork(DraftNetwork):
         positions: Int64[Tensor, "b n"],
         store: Store,
         visible: Visible,
-    ) -> Float[Tensor, "b n k h"]:
+        chosen: tuple[Int64[Tensor, "b m"], Bool[Tensor, "b m k u"]] | None = None,
+    ) -> Float[Tensor, "b m k h"]:
         """Hidden states, before the last norm, of the slots of positions.
 
-        `tokens[i]` is the token after position i; `visible` says which rows each of the slots' rows sees.
+        `tokens[i]` is the token after position i; `visible` says which rows each of the slots' rows sees. `chosen`
+        asks for some of the positions, by their places, and says what their slots see.
         """
         size = self.config.num_slots
         rows = self.input_layer(condition, self.embed(tokens))
@@ -181,7 +217,12 @@ class SpecBlockNetwork(DraftNetwork):
         for index, layer in enumerate(self.layers):
             if index and self.config.shifts:
                 rows = self._shifted(index - 1, rows)
-            rows = layer(rows, rotation, index, store, visible)
+            if chosen is not None and index == len(self.layers) - 1:
+                places, seen = chosen
+                own = places[..., None] * size + torch.arange(size, device=places.device)
+                rows = layer(rows, rotation, index, store, seen.flatten(1, 2)[:, None], own.flatten(1))
+            else:
+                rows = layer(rows, rotation, index, store, visible)
         return rows.unflatten(1, (-1, size))
 
     def _shifted(self, index: int, rows: Float[Tensor, "b s h"]) -> Float[Tensor, "b s h"]:
