@@ -196,7 +196,7 @@ class Engine:
 
     def _decode_and_emit(self) -> list[tuple[Request, Piece]]:
         started = perf_counter()
-        before = dict(self.clock.seconds)
+        before, calls = dict(self.clock.seconds), self.clock.drafter_calls
         gained = decode_round(self.parts, self._batch, self.clock)
         requests = list(self._active)
         pieces = [(r, self._emit(r, tokens)) for r, tokens in zip(requests, gained, strict=True)]
@@ -204,6 +204,7 @@ class Engine:
         elapsed = perf_counter() - started
         for request in requests:
             request.statistics.decode_s += elapsed
+            request.statistics.drafter_calls += self.clock.drafter_calls - calls
             for stage, seconds in self.clock.seconds.items():
                 spent = 1e3 * (seconds - before.get(stage, 0.0))
                 request.statistics.stage_ms[stage] = request.statistics.stage_ms.get(stage, 0.0) + spent

@@ -131,11 +131,14 @@ def make_adapter(parts: Parts, drafter: str, settings: AdaptationSettings) -> Ad
     Raises:
         InputError: a drafter without a network.
     """
-    serving = parts.drafter.first if isinstance(parts.drafter, MixtureDrafter) else parts.drafter
+    serving: Drafter | None = parts.drafter
+    beside: Drafter | None = None
+    if isinstance(parts.drafter, MixtureDrafter):
+        serving, beside = parts.drafter.first, parts.drafter.second
     if isinstance(serving, SpecBlockDrafter):
-        return Adapter(SpecBlockTask(serving, drafter_path(drafter), parts.target), settings)
+        return Adapter(SpecBlockTask(serving, drafter_path(drafter), parts.target, beside), settings)
     if isinstance(serving, DFlashDrafter):
-        return Adapter(DFlashTask(serving, drafter_path(drafter), parts.target), settings)
+        return Adapter(DFlashTask(serving, drafter_path(drafter), parts.target, beside), settings)
     raise InputError(f"adapt lets a draft network learn, but drafter {drafter!r} has none; leave it out.")
 
 

@@ -15,7 +15,8 @@ STAGES = ("choose", "draft", "grow", "verify", "accept", "commit", "other")
 class StageClock:
     """Wall-clock per stage: `lap(stage)` books the time since the last lap to that stage.
 
-    `seconds` are those of all rounds, `round_seconds` those since the last `start`. `wait` is called before each lap:
+    `seconds` are those of all rounds, `round_seconds` those since the last `start`; `drafter_calls` counts forwards of
+    draft networks. `wait` is called before each lap:
     where a device works behind the host's back, it waits for the device.
     """
 
@@ -23,6 +24,7 @@ class StageClock:
         self._wait = wait
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.round_seconds: defaultdict[str, float] = defaultdict(float)
+        self.drafter_calls = 0
         self._last = perf_counter()
 
     def start(self) -> None:

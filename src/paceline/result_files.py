@@ -29,6 +29,28 @@ def check_writable(path: Path | None) -> None:
         raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that you may write to.")
 
 
+def check_new_folder(path: Path) -> None:
+    """Say before the work that a new folder cannot be made here.
+
+    Raises:
+        InputError: something is there already, or no folder can be made there.
+    """
+    if path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f"{path} is there already; name a new folder.")
+    check_can_be_made(path)
+
+
+def check_can_be_made(path: Path) -> None:
+    """Say before the work that no folder can be made here.
+
+    Raises:
+        InputError: the folder above is none, or not to be written to.
+    """
+    above = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise InputError(f"{path} cannot be made: {above} is no folder that you may write to; name another place.")
+
+
 def check_folder(path: Path) -> None:
     """Say before the work that results cannot lie there.
 

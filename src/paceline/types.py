@@ -148,7 +148,8 @@ class Statistics:
     and not counted (its last emitted token is the bonus), so `tokens == 1 + rounds + accepted` always.
     `block_sizes[b]` counts the rounds that were drafted with a block of b rows (1: a draft network rested; 0: nothing
     was drafted). `accepted_by_position[d]` counts the rounds whose accepted path reached depth d + 1. `stage_ms` is
-    wall-clock by stage, shared by the batch; `predict_ms` is the policy's look at the prompt.
+    wall-clock by stage and `drafter_calls` the draft network's forwards, both shared by the batch; `predict_ms` is the
+    policy's look at the prompt.
     """
 
     prompt_tokens: int = 0
@@ -160,6 +161,7 @@ class Statistics:
     block_sizes: dict[int, int] = field(default_factory=dict)
     accepted_by_position: list[int] = field(default_factory=list)
     stage_ms: dict[str, float] = field(default_factory=dict)
+    drafter_calls: int = 0
     predict_ms: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0

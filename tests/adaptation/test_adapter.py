@@ -13,6 +13,8 @@ from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.decode import Parts
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.mixture import MixtureDrafter
+from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.drafters.specblock import SpecBlockDrafter, SpecBlockTreeConfig
 from paceline.engine import Engine
 from paceline.errors import CheckpointError, InputError
@@ -170,11 +172,45 @@ def test_a_kept_update_is_no_drift(target, tmp_path):
     assert not any(adapter._drift.saw(2.2) for _ in range(30))
 
 
+def test_nothing_is_kept_while_the_bandit_rests_long_and_a_change_of_the_stream_is_seen_all_the_same(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    adapter.bandit.rest = 100
+    seen = []
+    adapter._drift.saw = seen.append
+    serve(target, adapter, 3)
+    assert len(seen) == 3 and not adapter.buffer.training and not adapter._recorder._rows
+    adapter.bandit.rest = 5
+    serve(target, adapter, 3)
+    assert len(seen) == 6 and len(adapter.buffer.training) == 3
+
+
+def test_beside_another_drafter_what_both_accept_is_measured(target, tmp_path):
+    task = specblock_task(target, tmp_path)
+    task.beside = PromptLookupDrafter()
+    drafter = task.drafter(task.network)
+    assert isinstance(drafter, MixtureDrafter) and drafter.second is task.beside
+    repeating = Conversation(
+        torch.tensor([1, 2, 3, 4] * 8, dtype=torch.int32),
+        4,
+        torch.randn(32, 64).bfloat16(),
+        torch.zeros(32, 16, dtype=torch.int32),
+        torch.full((32, 16), -2.8).half(),
+    )
+    both = Adapter(task, EAGER)._measure([repeating])
+    task.beside = None
+    assert both > Adapter(task, EAGER)._measure([repeating]) + 1
+
+
 def test_long_prompts_and_grammars_are_not_learned_from(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=10))
     engine = Engine(Parts(target, adapter.task.serving, FixedPolicy(7, 6), observer=adapter))
-    for prompt, bias in (([3] * 11, {}), ([3, 4], {5: 1.0}), ([3, 4], {})):
-        engine.submit(prompt, GenerationSettings(max_tokens=12, ignore_eos=True, logit_bias=bias))
+    for prompt, edits in (
+        ([3] * 11, {}),
+        ([3, 4], {"logit_bias": {5: 1.0}}),
+        ([3, 4], {"repetition_penalty": 1.2}),
+        ([3, 4], {}),
+    ):
+        engine.submit(prompt, GenerationSettings(max_tokens=12, ignore_eos=True, **edits))
     engine.run()
     assert [len(conversation.tokens) for conversation in adapter.buffer.training] == [10]
     assert not adapter._recorder._rows

@@ -43,13 +43,16 @@ from paceline.target.base import Pass
 HEADS, WHOLE = "heads", "whole"
 _CLIP = 1.0
 _KEPT_AT_DRIFT = 4
+_RECORDED_AHEAD = 12
+"""Queries before the bandit's next draw from which on the stream is kept."""
 
 
 @dataclass(frozen=True)
 class Update:
     """One update: tokens a round on the conversations kept apart before and after it, and the seconds of all of it.
 
-    `network` is what to serve from now on; None: it did not pay and was rolled back.
+    `network` is what to serve from now on; None: it did not pay and was rolled back. `query` is how many had been
+    answered when it began.
     """
 
     arm: str
@@ -57,6 +60,7 @@ class Update:
     after: float
     seconds: float
     network: DraftNetwork | None
+    query: int = 0
 
     @property
     def gain(self) -> float:
@@ -73,7 +77,7 @@ class Adapter(RoundObserver):
         self.updates: list[Update] = []
         self.buffer = StreamBuffer(self.settings.buffer_tokens)
         self.bandit = Bandit(
-            [Arm(HEADS, 0.02, 0.05, 2.0), Arm(WHOLE, 0.05, 0.1, 6.0)], self.settings.max_loss, self.settings.seed
+            [Arm(HEADS, 0.02, 0.05, 2.0), Arm(WHOLE, 0.05, 0.1, 3.0)], self.settings.max_loss, self.settings.seed
         )
         self._recorder = Recorder(self.feature_layers)
         self._drift = DriftDetector()
@@ -88,7 +92,7 @@ class Adapter(RoundObserver):
         # what the request's own settings change of the distribution is nothing to learn
         settings = sequence.settings
         fits = len(sequence.tokens) <= self.settings.max_length
-        if settings.draft and fits and settings.grammar is None and not settings.logit_bias:
+        if settings.draft and fits and not settings.edits_logits and self._records:
             self._recorder.watch(sequence)
             self._recorder.on_prefill(sequence, result)
 
@@ -101,19 +105,25 @@ class Adapter(RoundObserver):
     def on_finish(self, sequence: ActiveSequence) -> None:
         """A query is answered, or was given up."""
         statistics = sequence.statistics
-        if not self._recorder.watches(sequence) or not statistics.rounds:
+        if not sequence.settings.draft or not statistics.rounds:
             self._recorder.forget(sequence)
             return
-        tokens = sequence.tokens[: statistics.prompt_tokens + statistics.tokens]
-        conversation = self._recorder.take(sequence, tokens, statistics.prompt_tokens)
-        self.buffer.add(conversation.cut(self.settings.max_length))
+        if self._recorder.watches(sequence):
+            tokens = sequence.tokens[: statistics.prompt_tokens + statistics.tokens]
+            conversation = self._recorder.take(sequence, tokens, statistics.prompt_tokens)
+            self.buffer.add(conversation.cut(self.settings.max_length))
         self.bandit.served(self._served - self._counted)
         self._counted = self._served
         self._queries, self._since_drift, self._is_due = self._queries + 1, self._since_drift + 1, True
-        if self._drift.saw(statistics.acceptance_length):
+        if self._drift.saw(math.log(statistics.acceptance_length)):
+            self.buffer.forget(_KEPT_AT_DRIFT if self._records else 0)
             self.bandit.drifted()
-            self.buffer.forget(_KEPT_AT_DRIFT)
             self._since_drift = 0
+
+    @property
+    def _records(self) -> bool:
+        """Whether the bandit will soon ask for what is served now; to keep it costs time in every round."""
+        return self.bandit.rest <= _RECORDED_AHEAD
 
     def between_rounds(self) -> None:
         """Learn if that pays, or take over what was learned meanwhile."""
@@ -161,7 +171,7 @@ class Adapter(RoundObserver):
 
     def _update(self, arm: str, training: Sequence[Conversation], apart: Sequence[Conversation]) -> Update:
         """Learn on the copy, and measure it; where it is no better, the copy goes back."""
-        started = perf_counter()
+        started, query = perf_counter(), self._queries
         before = after = 1.0
         kept = {name: weight.clone() for name, weight in self.task.network.state_dict().items()}
         network: DraftNetwork | None = None
@@ -177,7 +187,7 @@ class Adapter(RoundObserver):
             if network is None:
                 self.task.network.load_state_dict(kept)
                 self._optimizers.pop(arm, None)
-        return Update(arm, before, after, perf_counter() - started, network)
+        return Update(arm, before, after, perf_counter() - started, network, query)
 
     def _finish(self, update: Update) -> None:
         if update.network is not None:

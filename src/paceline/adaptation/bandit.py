@@ -69,7 +69,9 @@ class Bandit:
         self.lost = 0.0
         """Seconds that updates took, less those that they have brought back; 0 at least."""
         self._gain, self._horizon = 0.0, 0.0
-        self._wait, self._rest = _LEAST_WAIT, 0
+        self.rest = 0
+        """Queries during which nothing will be drawn."""
+        self._wait = _LEAST_WAIT
         self._rng = np.random.default_rng(seed)
 
     def served(self, seconds: float) -> None:
@@ -79,8 +81,8 @@ class Bandit:
     def choose(self, elapsed: float, horizon: float) -> str | None:
         """After a query, the arm to take, or None to skip; seconds of the stream so far, and those still expected."""
         self._horizon = horizon
-        if self._rest > 0:
-            self._rest -= 1
+        if self.rest > 0:
+            self.rest -= 1
             return None
         allowed = self.max_loss * (elapsed + horizon) - self.lost
         best, most = None, 0.0
@@ -99,11 +101,11 @@ class Bandit:
             self._gain += max(0.0, gain - _NOISE)
         pays = -self._horizon * math.expm1(-gain) > cost
         self._wait = _LEAST_WAIT if pays else min(2 * self._wait, _MOST_WAIT)
-        self._rest = self._wait
+        self.rest = self._wait
 
     def drifted(self) -> None:
         """The stream has changed: gains of before say nothing, neither of arms nor of what is brought back."""
         self._gain = 0.0
-        self._wait, self._rest = _LEAST_WAIT, 0
+        self._wait, self.rest = _LEAST_WAIT, 0
         for arm in self.arms.values():
             arm.forget()

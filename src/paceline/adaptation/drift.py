@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-_EARLY = 8
-"""Queries whose mean is taken before any alarm."""
+import math
+
+_EARLY = 12
+"""Queries whose mean and spread are taken before any alarm."""
+_LEAST_SPREAD = 0.05
 
 
 class DriftDetector:
     """Rings when the mean has fallen or risen.
 
-    Sums of deviations from the running mean, less an allowance, grow when the mean has moved; `threshold` is how far,
-    in the unit of the values. With `allowance` of half the change to be found, it is found soonest for its false
-    alarms (Lorden 1971).
+    Sums of deviations from the running mean, less an allowance, grow when the mean has moved; `threshold` is how far.
+    Both are in standard deviations of the values, so that their unit and their scatter do not matter. With an
+    `allowance` of half the change to be found, it is found soonest for its false alarms (Lorden 1971).
     """
 
-    def __init__(self, allowance: float = 0.1, threshold: float = 2.0):
+    def __init__(self, allowance: float = 0.5, threshold: float = 7.0):
         self.allowance, self.threshold = allowance, threshold
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
         self.count, self.mean = 0, 0.0
-        self._fall, self._rise = 0.0, 0.0
+        self._squares, self._fall, self._rise = 0.0, 0.0, 0.0
 
     def saw(self, value: float) -> bool:
         """One query's value; whether the stream has changed, after which the test begins anew."""
+        deviation = value - self.mean
+        if self.count >= _EARLY and self._rings(deviation / self._spread):
+            self.reset()
+            return True
         self.count += 1
-        self.mean += (value - self.mean) / self.count
-        if self.count <= _EARLY:
-            return False
-        self._fall = max(0.0, self._fall + self.mean - value - self.allowance)
-        self._rise = max(0.0, self._rise + value - self.mean - self.allowance)
-        if max(self._fall, self._rise) <= self.threshold:
-            return False
-        self.reset()
-        return True
+        self.mean += deviation / self.count
+        self._squares += deviation * (value - self.mean)
+        return False
+
+    def _rings(self, deviation: float) -> bool:
+        self._fall = max(0.0, self._fall - deviation - self.allowance)
+        self._rise = max(0.0, self._rise + deviation - self.allowance)
+        return max(self._fall, self._rise) > self.threshold
+
+    @property
+    def _spread(self) -> float:
+        return max(_LEAST_SPREAD, math.sqrt(self._squares / (self.count - 1)))

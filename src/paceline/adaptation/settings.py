@@ -11,24 +11,25 @@ from paceline.errors import InputError
 class AdaptationSettings:
     """How a drafter learns while it serves.
 
-    `expected_queries` are those still to come when it begins; None expects as many again as came since the stream last
-    changed. `max_loss` is the share of the stream's time that updates may lose in the end. `buffer_tokens` bounds what
-    is kept to learn from; of a conversation, no more than `max_length`. An update takes `head_steps` or `whole_steps`
-    steps over `batch_size` conversations each. `background` learns in a thread beside the serving one.
+    `expected_queries` are those still to come when it begins; None expects the stream to last as long again as it has
+    since it last changed, and queries to arrive at the rate they did. `max_loss` is the share of the stream's time
+    that updates may lose in the end. `buffer_tokens` bounds what is kept to learn from; of a conversation, no more than
+    `max_length`. An update takes `head_steps` or `whole_steps` steps over `batch_size` conversations each. `background`
+    learns in a thread beside the serving one.
 
     Raises:
         InputError: a value outside its range.
     """
 
     expected_queries: int | None = None
-    max_loss: float = 0.01
+    max_loss: float = 0.015
     buffer_tokens: int = 16_384
     max_length: int = 1024
     head_steps: int = 8
     whole_steps: int = 4
     batch_size: int = 4
-    num_anchors: int = 32
-    learning_rate: float = 3e-4
+    num_anchors: int = 16
+    learning_rate: float = 2e-4
     background: bool = False
     seed: int = 0
 

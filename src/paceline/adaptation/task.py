@@ -17,6 +17,7 @@ from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.specblock import SpecBlockDrafter
 from paceline.learning import dflash, specblock
 from paceline.learning.conversation import Conversation
@@ -34,15 +35,16 @@ _CHUNK, _SOFT = 64, 0.5
 class AdaptationTask(ABC):
     """One drafter's learning network, in float32 and with a head of its own, and how it learns.
 
-    `serving` is the drafter whose network is exchanged; `heads` are how the names of the head's weights begin.
+    `serving` is the drafter whose network is exchanged, `beside` one whose drafts are merged with its own; `heads` are
+    how the names of the head's weights begin.
     """
 
     network: DraftNetwork
     objective: nn.Module
     heads: tuple[str, ...]
 
-    def __init__(self, serving: Any, checkpoint: Path, target: Target):
-        self.serving, self.checkpoint, self.target = serving, checkpoint, target
+    def __init__(self, serving: Any, checkpoint: Path, target: Target, beside: Drafter | None = None):
+        self.serving, self.checkpoint, self.target, self.beside = serving, checkpoint, target, beside
 
     def loss(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Tensor:
         """Of `count` anchors of each conversation."""
@@ -54,8 +56,13 @@ class AdaptationTask(ABC):
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
         """What the objective reads."""
 
+    def drafter(self, network: DraftNetwork) -> Drafter:
+        """What drafts in service, with another network."""
+        learned = self.of_network(network)
+        return learned if self.beside is None else MixtureDrafter(learned, self.beside)
+
     @abstractmethod
-    def drafter(self, network: Any) -> Drafter:
+    def of_network(self, network: Any) -> Drafter:
         """The serving drafter with another network."""
 
     @abstractmethod
@@ -84,8 +91,8 @@ class SpecBlockTask(AdaptationTask):
     heads = ("lm_head.", "rank_head.")
     network: SpecBlockNetwork
 
-    def __init__(self, serving: SpecBlockDrafter, checkpoint: Path, target: Target):
-        super().__init__(serving, checkpoint, target)
+    def __init__(self, serving: SpecBlockDrafter, checkpoint: Path, target: Target, beside: Drafter | None = None):
+        super().__init__(serving, checkpoint, target, beside)
         found = load_specblock(checkpoint, target.info.num_layers)
         self.network = _with_own_head(SpecBlockNetwork(replace(found.config, has_head=True)), found, target)
         self.objective = specblock.SpecBlockObjective(
@@ -96,7 +103,7 @@ class SpecBlockTask(AdaptationTask):
         slots, blocks = self.network.config.num_slots, self.serving.tree.num_blocks
         return specblock.build_batch(conversations, slots, blocks, count, generator)
 
-    def drafter(self, network: SpecBlockNetwork) -> SpecBlockDrafter:
+    def of_network(self, network: SpecBlockNetwork) -> SpecBlockDrafter:
         return SpecBlockDrafter(network, self.serving.tree, self.serving.default_tree_budget)
 
     def empty(self) -> SpecBlockNetwork:
@@ -112,8 +119,8 @@ class DFlashTask(AdaptationTask):
     heads = ("lm_head.",)
     network: DFlashNetwork
 
-    def __init__(self, serving: DFlashDrafter, checkpoint: Path, target: Target):
-        super().__init__(serving, checkpoint, target)
+    def __init__(self, serving: DFlashDrafter, checkpoint: Path, target: Target, beside: Drafter | None = None):
+        super().__init__(serving, checkpoint, target, beside)
         found = load_dflash(checkpoint)
         self.network = _with_own_head(DFlashNetwork(replace(found.config, has_head=True)), found, target)
         weights = decayed_weights(default_gamma(found.config.block_size))
@@ -122,7 +129,7 @@ class DFlashTask(AdaptationTask):
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
         return dflash.build_batch(conversations, self.network.config.block_size, count, generator)
 
-    def drafter(self, network: DFlashNetwork) -> DFlashDrafter:
+    def of_network(self, network: DFlashNetwork) -> DFlashDrafter:
         return DFlashDrafter(network, self.serving.growth, self.serving.default_tree_budget, self.serving.shared_noise)
 
     def empty(self) -> DFlashNetwork:

@@ -112,13 +112,14 @@ GROWING = frozenset(name for name, (_, growth) in _NETWORK_METHODS.items() if gr
 @dataclass(frozen=True)
 class Drafting:
     """How the drafted methods draft: drafters by name (each for the methods of its dialect; those without one take the
-    embedded one), sizes (None: the drafter's own), and the policies, by name, under which tree-growing methods are run
-    beside the fixed one."""
+    embedded one), sizes (None: the drafter's own), the policies, by name, under which tree-growing methods are run
+    beside the fixed one, and the queries that methods which learn may expect."""
 
     drafters: tuple[str, ...] = ()
     tree_budget: int | None = None
     block_size: int | None = None
     policies: tuple[str, ...] = ()
+    num_queries: int | None = None
 
     def by_dialect(self) -> dict[Dialect, str]:
         """The drafters that were named.
@@ -190,7 +191,8 @@ def _parts(name: str, model: Model, drafter: str | None, drafting: Drafting) -> 
     budget = drafting.tree_budget if name in GROWING else None
     parts = make_parts(model.target, part, drafting.block_size, budget)
     if drafter is not None and name.endswith("-adapt"):
-        parts = replace(parts, observer=make_adapter(parts, drafter, AdaptationSettings()))
+        expecting = AdaptationSettings(expected_queries=drafting.num_queries)
+        parts = replace(parts, observer=make_adapter(parts, drafter, expecting))
     return replace(parts, rule=SAMPLED.get(name))
 
 

@@ -62,7 +62,13 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
     statistics = [x.answer.statistics for x in done if x.answer.statistics is not None]
     rounds = sum(s.rounds for s in statistics)
     if not rounds:
-        return {"acceptance_length": None, "nodes_per_round": None, "stage_ms": {}, "overhead": None}
+        return {
+            "acceptance_length": None,
+            "nodes_per_round": None,
+            "drafter_calls": None,
+            "stage_ms": {},
+            "overhead": None,
+        }
     spent: Counter[str] = Counter()
     reached: Counter[int] = Counter()
     for s in statistics:
@@ -73,6 +79,7 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
         "acceptance_length": acceptance_length(sum(s.accepted for s in statistics), rounds),
         "nodes_per_round": sum(s.drafted for s in statistics) / rounds,
         "acceptance_by_position": [reached[i] / rounds for i in sorted(reached)],
+        "drafter_calls": sum(s.drafter_calls for s in statistics) / rounds,
         "stage_ms": {stage: spent[stage] / rounds for stage in STAGES if stage in spent},
         "overhead": 1.0 - models / spent.total(),
         "predict_ms": mean(s.predict_ms for s in statistics),

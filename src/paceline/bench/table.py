@@ -15,9 +15,13 @@ _COLUMNS = ("method", "tokens/s", "speed-up", "95% interval", "tau", "nodes/roun
 
 
 def results_table(
-    rows: Sequence[dict[str, Any]], provenance: dict[str, Any], policies: Sequence[dict[str, Any]] = ()
+    rows: Sequence[dict[str, Any]],
+    provenance: dict[str, Any],
+    policies: Sequence[dict[str, Any]] = (),
+    stream: Sequence[dict[str, Any]] = (),
 ) -> RenderableType:
-    """Speeds and acceptance by method, policies over the best fixed plan, stage times, provenance last."""
+    """Speeds and acceptance by method, policies over the best fixed plan, what learning gained, stage times, provenance
+    last."""
     speeds = Table(*_COLUMNS, box=None, pad_edge=False)
     speeds.columns[0].no_wrap, speeds.columns[0].overflow = False, "fold"
     for row in rows:
@@ -25,6 +29,8 @@ def results_table(
     parts: list[RenderableType] = [speeds, Text("")]
     if policies:
         parts += [_policy_table(policies), Text("")]
+    if stream:
+        parts += [_stream_table(stream), Text("")]
     if any(row["stage_ms"] for row in rows):
         parts += [_stage_table(rows), Text("")]
     return Group(*parts, Text("\n".join(_facts(rows, provenance))))
@@ -58,11 +64,11 @@ def _same_text(row: dict[str, Any]) -> str:
 
 def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
     stages = [stage for stage in STAGES if any(stage in row["stage_ms"] for row in rows)]
-    table = Table("ms a round", *stages, "outside the models", box=None, pad_edge=False)
+    table = Table("ms a round", *stages, "outside the models", "drafter calls", box=None, pad_edge=False)
     for row in rows:
         if row["stage_ms"]:
             times = [f"{row['stage_ms'].get(stage, 0.0):.2f}" for stage in stages]
-            table.add_row(row["method"], *times, f"{100 * row['overhead']:.1f}%")
+            table.add_row(row["method"], *times, f"{100 * row['overhead']:.1f}%", f"{row['drafter_calls']:.2f}")
     return table
 
 
@@ -72,6 +78,27 @@ def _policy_table(policies: Sequence[dict[str, Any]]) -> Table:
         over = f"{row['over']} (the fastest here)" if row["is_best"] else row["over"]
         table.add_row(row["method"], over, f"{row['ratio']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}")
     return table
+
+
+def _stream_table(stream: Sequence[dict[str, Any]]) -> Table:
+    spans = [f"{part['first']}-{part['last']}" for part in stream[0]["parts"]]
+    table = Table("tau of queries", *spans, "updates", "kept", "learning, s", "over frozen", box=None, pad_edge=False)
+    for row in stream:
+        taus = [f"{part['acceptance_length']:.2f}" for part in row["parts"]]
+        table.add_row(row["method"], *taus, *_learned_cells(row))
+    return table
+
+
+def _learned_cells(row: dict[str, Any]) -> list[str]:
+    if "updates" not in row:
+        return ["-"] * 4
+    updates, over = row["updates"], row["over_frozen"]
+    return [
+        str(len(updates)),
+        str(sum(update["kept"] for update in updates)),
+        f"{sum(update['seconds'] for update in updates):.1f}",
+        "-" if over is None else f"{over:.3f}x",
+    ]
 
 
 def _facts(rows: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> list[str]:

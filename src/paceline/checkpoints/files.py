@@ -6,7 +6,9 @@ Only JSON and safetensors are read, so nothing in a checkpoint can run. Every ki
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,6 +26,8 @@ from paceline.tensor_files import save_tensors
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
 
 def expanded(name: str) -> Path:
@@ -104,12 +108,21 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], weights: dict[str,
 def _swap_in(fresh: Path, destination: Path, old: Path) -> None:
     try:
         if destination.exists():
+            if _exchange(fresh, destination):
+                return
             destination.rename(old)
         fresh.rename(destination)
     except BaseException:  # Ctrl-C too: whoever reads `destination` must find a checkpoint
         if old.exists() and not destination.exists():
             old.rename(destination)
         raise
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders take each other's place in one step, where the system can (Linux's renameat2): a process that is
+    killed then leaves one or the other."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    return rename is not None and not rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
 
 
 def _is_replaceable(folder: Path) -> bool:

@@ -7,7 +7,6 @@ model.safetensors   first, hidden.N, last
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -19,6 +18,7 @@ import torch
 from paceline.checkpoints.files import few, read_config, read_weights, replacing_folder, write_checkpoint
 from paceline.errors import CheckpointError, InputError
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
+from paceline.result_files import check_can_be_made
 
 ARCHITECTURE = "PacelineBlockPolicy"
 TEMPLATE = "chat_template_sha256"
@@ -89,14 +89,12 @@ def check_place(path: Path) -> None:
     """Refuse, before the work, a place where a policy could not be written.
 
     Raises:
-        CheckpointError: something else lies there, or no folder can be made there.
+        InputError: something else lies there, or no folder can be made there.
     """
     if path.is_symlink():
         raise CheckpointError(f"{path} is a link; name the folder itself.")
     check_replaceable(path)
-    above = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise CheckpointError(f"{path} cannot be made: {above} is no folder that you may write to; name another place.")
+    check_can_be_made(path)
 
 
 def belongs_to(about: Mapping[str, Any], pair: Mapping[str, str]) -> bool:

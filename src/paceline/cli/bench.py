@@ -100,18 +100,19 @@ def run(args: Arguments) -> None:
     from paceline.bench.methods import GROWING, SAMPLED
     from paceline.bench.policy_comparison import compare_policies
     from paceline.bench.run import WARM_UP_TOKENS, measure
+    from paceline.bench.stream import LEARNING, along_the_stream
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
     from paceline.near_ties import MAX_GAP_ULPS, find_divergence
     from paceline.provenance import provenance
 
-    if args.repeats > 1 and any(name.endswith("-adapt") for name in args.methods):
+    if args.repeats > 1 and any(name.endswith(LEARNING) for name in args.methods):
         raise InputError(
             f"repeats is {args.repeats}, but a method that learns knows a prompt the second time; use --repeats 1."
         )
     if args.policies and not GROWING & set(args.methods):
         raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
-    model, methods = _load(args, console)
+    model, methods = _load(args, console, num_queries=1 + len(prompts))
     encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
     for prompt, tokens in encoded:
         check_length(prompt, len(tokens), model.target.info.max_context)
@@ -136,9 +137,11 @@ def run(args: Arguments) -> None:
     facts |= {"batch": 1, "repeats": args.repeats, "warm-up": f"{WARM_UP_TOKENS} tokens per method"}
     facts["near-tie"] = f"a gap of at most {MAX_GAP_ULPS} units in the last place of the best logit"
     policies = compare_policies(methods, done)
-    console.print(results_table(rows, facts, policies))
+    stream = along_the_stream(methods, done)
+    console.print(results_table(rows, facts, policies, stream))
     if args.json is not None:
         result = {"provenance": facts, "settings": _settings(args), "rows": rows, "policies": policies}
+        result["stream"] = stream
         result["per_prompt"] = per_prompt(done)
         write_json(args.json, result)
 
@@ -153,7 +156,7 @@ def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
         raise InputError(f"method hf knows no grammar, but a {settings.grammar.kind} came; leave hf out.")
 
 
-def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
+def _load(args: Arguments, console: Console, num_queries: int) -> tuple[Model, list[Method]]:
     from paceline.bench.methods import Drafting, build_methods
     from paceline.loading import load_hugging_face
     from paceline.sources import pair_digests
@@ -163,7 +166,7 @@ def _load(args: Arguments, console: Console) -> tuple[Model, list[Method]]:
     )
     model = load_model(options, console)
     hugging_face = load_hugging_face(args.target, args.dtype, args.device) if "hf" in args.methods else None
-    drafting = Drafting(args.drafter, args.tree_budget, args.block_size, args.policies)
+    drafting = Drafting(args.drafter, args.tree_budget, args.block_size, args.policies, num_queries)
     pair = functools.partial(pair_digests, args.target)
     return model, build_methods(args.methods, model, hugging_face, drafting, pair)
 

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import tyro
 from rich.console import Console
 
 from paceline.cli.options import ModelOptions, SamplingOptions, check_drafting, load_model
-from paceline.cli.report import logprob_table, summary
+from paceline.cli.report import learned, logprob_table, summary
 from paceline.errors import InputError, PromptTooLongError
+from paceline.result_files import check_new_folder
 from paceline.types import GenerationSettings, Piece, TokenLogprob
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class Arguments:
 
     stats: bool = False
     """Print counts, speed and stage times after each answer, on standard error."""
+    save_adapted: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """With --adapt: write what the drafter has become to this new folder when the conversation ends."""
     model: Annotated[ModelOptions, tyro.conf.arg(name="")] = field(default_factory=ModelOptions)
     sampling: Annotated[SamplingOptions, tyro.conf.arg(name="")] = field(default_factory=SamplingOptions)
 
@@ -38,12 +42,35 @@ def run(args: Arguments) -> None:
     settings = args.sampling.settings()
     console = Console(stderr=True, highlight=False)
     check_drafting(args.sampling, args.model)
+    _check_place(args)
     model = load_model(args.model, console)
     if sys.stdin.isatty():
         with suppress(ImportError):  # line editing, where the platform has it
             import readline  # noqa: F401
         console.print(HELP)
-    Chat(model, settings, console, args.stats).run()
+    try:
+        Chat(model, settings, console, args.stats).run()
+    finally:
+        _end(args, model, console)
+
+
+def _check_place(args: Arguments) -> None:
+    if args.save_adapted is None:
+        return
+    if not args.model.adapt:
+        raise InputError("--save-adapted came without --adapt, which makes what it would save; add it.")
+    check_new_folder(args.save_adapted)
+
+
+def _end(args: Arguments, model: Model, console: Console) -> None:
+    """Say and keep what was learned."""
+    if model.adapter is None:
+        return
+    if args.stats:
+        console.print(learned(model.adapter.updates))
+    if args.save_adapted is not None:
+        model.adapter.save(args.save_adapted)
+        console.print(f"adapted drafter: {args.save_adapted}", soft_wrap=True)
 
 
 class Chat:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
+from paceline.adaptation.settings import AdaptationSettings
 from paceline.errors import InputError
 from paceline.policies.spelling import check_spelling
 from paceline.types import GenerationSettings, Grammar
@@ -54,6 +55,9 @@ class ModelOptions:
     the drafter's own, where not given."""
     adapt: bool = False
     """Let the drafter learn from what it serves, as far as that pays."""
+    adapt_queries: Count = None
+    """Queries that --adapt may expect, for which learning must pay; as long a stream again as it has seen where not
+    given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None
@@ -64,8 +68,18 @@ class ModelOptions:
     """CPU threads; PyTorch's choice where not given."""
 
     def load_arguments(self) -> dict[str, Any]:
-        """The arguments of `paceline.load`."""
-        return asdict(self)
+        """The arguments of `paceline.load`.
+
+        Raises:
+            InputError: a length of the stream where nothing learns from it.
+        """
+        arguments = asdict(self)
+        expected = arguments.pop("adapt_queries")
+        if expected is not None:
+            if not self.adapt:
+                raise InputError("--adapt-queries came without --adapt, which learns from them; add it.")
+            arguments["adapt"] = AdaptationSettings(expected_queries=expected)
+        return arguments
 
 
 @dataclass(frozen=True)

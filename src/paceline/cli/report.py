@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from paceline.types import FinishReason, Statistics, TokenLogprob
+
+if TYPE_CHECKING:
+    from paceline.adaptation.adapter import Update
 
 
 def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
@@ -32,6 +36,13 @@ def _drafted(statistics: Statistics) -> str:
     still = statistics.rounds - sum(count for _, count in sizes)
     rest = f"; {still} rounds without the draft network" if still and sizes else ""
     return f"{statistics.drafted / statistics.rounds:.1f} nodes a round; block size: {blocks} rounds{rest}"
+
+
+def learned(updates: Sequence[Update]) -> str:
+    """What a drafter learned while it served, in a line."""
+    kept = [update for update in updates if update.network is not None]
+    seconds = sum(update.seconds for update in updates)
+    return f"the drafter learned {len(updates)} times in {seconds:.1f} s; {len(kept)} updates were kept"
 
 
 def logprob_table(logprobs: Sequence[TokenLogprob], label: Callable[[int], str]) -> Table:

@@ -140,6 +140,7 @@ class DFlashDrafter(Drafter):
                 continue
             width = max(self._width(requests[r]) for r in rows)
             marginals = self._marginals(cache, rows, [requests[r].tokens[-1] for r in rows], block_size, width)
+            clock.drafter_calls += 1
             clock.lap("draft")
             for row, marginal in zip(rows, marginals, strict=True):
                 trees[row] = self._tree(state, row, requests[row], marginal)

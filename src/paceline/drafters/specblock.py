@@ -188,7 +188,7 @@ class SpecBlockDrafter(Drafter):
         if not any(wanting):
             return [DraftTree.empty(device) for _ in requests]
         trees = [RankGuidedTree(min(request.max_depth, request.block_size - 1)) for request in requests]
-        blocks = self._first(state, requests)
+        blocks = self._first(state, requests, clock)
         kept = state.cache.lengths[:]
         starts = [[Start(0, 0, 0, 0)] if count else [] for count in wanting]
         self._add(trees, starts, 0, blocks, clock)
@@ -201,6 +201,7 @@ class SpecBlockDrafter(Drafter):
                 break
             earlier = blocks.hidden.shape[1]
             blocks = self._later(state.cache, blocks, starts)
+            clock.drafter_calls += 1
             self._add(trees, starts, earlier, blocks, clock)
         state.cache.lengths[:] = kept  # the rows of later blocks are not those of the text
         return [tree.best(request.tree_budget, device) for tree, request in zip(trees, requests, strict=True)]
@@ -229,7 +230,7 @@ class SpecBlockDrafter(Drafter):
         useful = min(request.block_size - 1, request.max_depth, request.tree_budget)
         return max(0, min(math.ceil(useful / slots), (last - len(request.tokens)) // slots))
 
-    def _first(self, state: SpecBlockState, requests: Sequence[DraftRequest]) -> Blocks:
+    def _first(self, state: SpecBlockState, requests: Sequence[DraftRequest], clock: StageClock) -> Blocks:
         """Read what waits of every row that wants nodes, long texts in pieces; the blocks at their last positions."""
         waiting = [state.take_unread(row) if self._num_blocks(r) else None for row, r in enumerate(requests)]
         some = next(features for features in waiting if features is not None)
@@ -238,6 +239,8 @@ class SpecBlockDrafter(Drafter):
             pieces = [features[: _PIECE if len(features) > _PIECE else 0] for features in rest]
             rest = [features[len(piece) :] for features, piece in zip(rest, pieces, strict=True)]
             self._read(state, requests, pieces)
+            clock.drafter_calls += 1
+        clock.drafter_calls += 1
         return self._read(state, requests, rest)
 
     def _read(

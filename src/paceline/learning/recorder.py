@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -53,15 +54,19 @@ class Recorder(RoundObserver):
 
     def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
         assert result.features is not None, "nothing is tapped"
-        for row, (sequence, path) in enumerate(zip(sequences, accepted.paths, strict=True)):
-            rows = self._rows.get(id(sequence))
-            if rows is None:
-                continue
-            kept = [0, *path]
-            rows.features.append(result.features[row, kept].to("cpu", torch.bfloat16))
-            ids, log_probs = _top(result.logits[row, kept])
-            rows.top_ids.append(ids)
-            rows.top_log_probs.append(log_probs)
+        watched = [(row, rows) for row, s in enumerate(sequences) if (rows := self._rows.get(id(s))) is not None]
+        kept = [[0, *accepted.paths[row]] for row, _ in watched]
+        if not kept:
+            return
+        at = [row for (row, _), nodes in zip(watched, kept, strict=True) for _ in nodes], list(chain(*kept))
+        features = result.features[at].to("cpu", torch.bfloat16)
+        ids, log_probs = _top(result.logits[at])
+        counts = list(map(len, kept))
+        parts = zip(features.split(counts), ids.split(counts), log_probs.split(counts), strict=True)
+        for (_, rows), (of_features, of_ids, of_log_probs) in zip(watched, parts, strict=True):
+            rows.features.append(of_features)
+            rows.top_ids.append(of_ids)
+            rows.top_log_probs.append(of_log_probs)
 
     def watches(self, sequence: ActiveSequence) -> bool:
         """Whether this sequence is being recorded."""
