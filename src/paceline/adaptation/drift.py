@@ -17,7 +17,7 @@ class DriftDetector:
     `allowance` of half the change to be found, it is found soonest for its false alarms (Lorden 1971).
     """
 
-    def __init__(self, allowance: float = 0.5, threshold: float = 7.0):
+    def __init__(self, allowance: float = 0.5, threshold: float = 8.0):
         self.allowance, self.threshold = allowance, threshold
         self.reset()
 
