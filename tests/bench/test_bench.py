@@ -57,6 +57,7 @@ def test_rows_hold_what_the_json_promises(measured):
     assert drafted["acceptance_length"] > 1.0 and drafted["same_text"] == 3
     assert hf["acceptance_length"] is None
     assert plain["tokens"] == sum(len(x.answer.tokens) for x in done if x.method == "plain") == 24
+    assert plain["drafter_calls"] == 0 and hf["drafter_calls"] is None
     assert set(drafted["stage_ms"]) >= {"verify", "accept", "commit"}
     assert 0.0 < drafted["overhead"] < 1.0
     assert len(per_prompt(done)) == 9

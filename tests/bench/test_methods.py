@@ -1,13 +1,21 @@
 """Which drafter serves which method."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from paceline.bench.methods import Drafting, build_methods
+from paceline.bench.run import measure
+from paceline.bench.stream import along_the_stream
+from paceline.bench.summary import summarise
+from paceline.bench.table import results_table
 from paceline.checkpoints.dialect import Dialect
 from paceline.checkpoints.specblock import save_specblock
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.loading import load
+from paceline.prompts import Prompt
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
 from tiny_folder import write_tiny_folder
@@ -37,6 +45,33 @@ def test_each_drafter_serves_the_methods_of_its_dialect(folders):
     assert len({answer.tokens for answer in answers}) == 1
     static = next(m for m in methods if m.name == "specblock-static")
     assert static.engine.parts.drafter.tree.width is not None
+
+
+def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
+    target, dflash, _ = folders
+    model, names = load(target, "none"), ["plain", "ddtree", "ddtree-adapt"]
+    methods = build_methods(names, model, None, Drafting((dflash,), num_queries=13), lambda drafter: {})
+    adapter = methods[2].engine.parts.observer
+    assert adapter.settings.expected_queries == 13
+    adapter.bandit.choose = lambda elapsed, horizon: "whole" if len(adapter.updates) < 2 else None
+    values = iter([1.0, 1.5, 1.5, 1.2])
+    adapter._measure = lambda apart: next(values)
+    prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(12)]
+    settings = GenerationSettings(max_tokens=12, ignore_eos=True)
+    done = measure(methods, prompts, settings, 1, lambda _: None)
+    frozen, learning = rows = along_the_stream(methods, done)
+    assert [row["method"] for row in rows] == ["ddtree", "ddtree-adapt"]
+    assert [(part["first"], part["last"]) for part in frozen["parts"]] == [(2 * i + 1, 2 * i + 2) for i in range(6)]
+    assert all(part["acceptance_length"] >= 1 for part in learning["parts"])
+    assert [(u["kept"], u["before"], u["after"]) for u in learning["updates"]] == [(True, 1.0, 1.5), (False, 1.5, 1.2)]
+    assert all(0 < update["query"] <= 13 and update["seconds"] > 0 for update in learning["updates"])
+    seconds = {name: sum(x.seconds for x in done if x.method == name) for name in names}
+    assert learning["over_frozen"] == pytest.approx(seconds["ddtree"] / seconds["ddtree-adapt"])
+    console = Console(file=io.StringIO(), width=200)
+    console.print(results_table(summarise(methods, done, {}), {}, (), rows))
+    text = console.file.getvalue()
+    assert "tau of queries" in text and "11-12" in text and "drafter calls" in text
+    assert along_the_stream(methods[:2], done) == []
 
 
 def test_drafters_that_serve_no_method_or_the_same_ones_are_refused(folders, tmp_path):

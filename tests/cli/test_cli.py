@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 
 from paceline.__main__ import run as run_command
+from paceline.adaptation.adapter import Update
 from paceline.cli import COMMANDS, bench, chat, demo, generate, main, parse
 from paceline.cli.chat import Chat
 from paceline.cli.generate import read_prompt
+from paceline.cli.options import ModelOptions
 from paceline.cli.report import summary
 from paceline.errors import InputError, PromptTooLongError
 from paceline.types import GenerationSettings, Grammar, Piece, Statistics
@@ -37,6 +39,8 @@ class EchoModel:
     def __init__(self, error: BaseException | None = None):
         self.error = error
         self.asked: list[object] = []
+
+    adapter = None
 
     def stream(self, prompt, settings):
         self.asked.append((prompt, settings))
@@ -209,6 +213,33 @@ class TestChat:
         assert main(["chat"]) == 0
         assert capsys.readouterr().out == "hello \nagain \n"
 
+    def test_what_was_learned_is_said_and_saved_at_the_end(self, echo, monkeypatch, capsys, tmp_path):
+        class Learned:
+            updates = (Update("whole", 1.5, 2.0, 3.0, object()), Update("heads", 2.0, 1.9, 1.5, None))
+            saved: tuple = ()
+
+            def save(self, path):
+                self.saved += (path,)
+
+        echo.adapter = Learned()
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+        assert main(["chat", "--adapt", "--stats", "--save-adapted", str(tmp_path / "new")]) == 0
+        assert echo.adapter.saved == (tmp_path / "new",)
+        err = capsys.readouterr().err
+        assert "learned 2 times in 4.5 s; 1 updates were kept" in err and f"adapted drafter: {tmp_path}" in err
+
+    def test_adapted_weights_go_to_a_new_folder_only(self, echo, capsys, tmp_path):
+        (tmp_path / "file").write_text("kept")
+        for place, flags, message in (
+            (tmp_path / "file", ["--adapt"], "is there already"),
+            (tmp_path, ["--adapt"], "is there already"),
+            (tmp_path / "file" / "below", ["--adapt"], "cannot be made"),
+            (tmp_path / "new", [], "without --adapt"),
+        ):
+            assert main(["chat", *flags, "--save-adapted", str(place)]) == 2
+            assert message in capsys.readouterr().err
+        assert not echo.asked
+
     def test_a_line_that_is_not_utf_8_is_one_sentence(self, echo, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"n\xe9\n"), encoding="utf-8"))
         assert main(["chat"]) == 2
@@ -219,7 +250,7 @@ class TestChat:
             "import itertools, signal, sys, time\nfrom paceline.cli import chat, main\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
             "from paceline.types import Piece\n"
-            "class Endless:\n    def stream(self, prompt, settings):\n"
+            "class Endless:\n    adapter = None\n    def stream(self, prompt, settings):\n"
             "        for number in itertools.count():\n            time.sleep(0.01)\n"
             "            yield Piece(f'{number} ', ())\n"
             "chat.load_model = lambda options, console: Endless()\nsys.exit(main(['chat']))"
@@ -312,3 +343,10 @@ def test_ctrl_c_while_the_command_is_still_loading_is_one_line(monkeypatch, caps
 def test_how_to_draft_is_refused_where_nothing_is_drafted(command, flags, capsys):
     assert main([*command, "--no-draft", *flags]) == 2
     assert f"{flags[0]} and --no-draft came" in capsys.readouterr().err
+
+
+def test_a_length_of_the_stream_is_of_use_only_where_something_learns():
+    with pytest.raises(InputError, match="without --adapt"):
+        ModelOptions(adapt_queries=5).load_arguments()
+    assert ModelOptions(adapt=True, adapt_queries=5).load_arguments()["adapt"].expected_queries == 5
+    assert ModelOptions(adapt=True).load_arguments()["adapt"] is True

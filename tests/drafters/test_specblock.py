@@ -61,7 +61,7 @@ def test_long_texts_are_read_in_pieces(target, monkeypatch):
     texts = [TOKENS, TOKENS[:3]]
     requests = [DraftRequest(tokens, 10, 12, 20) for tokens in texts]
     expected = [draft_alone(target, drafter, t, r) for t, r in zip(texts, requests, strict=True)]
-    monkeypatch.setattr("paceline.drafters.specblock._PIECE", 3)
+    monkeypatch.setattr("paceline.drafters.unrolled._PIECE", 9)
     state = drafter.new_state(2, 64, torch.device("cpu"))
     for row, tokens in enumerate(texts):
         drafter.observe(state, row, features_of(target, drafter, tokens[:-1]), [len(tokens) - 1])

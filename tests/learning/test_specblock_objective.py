@@ -5,15 +5,9 @@ import torch
 
 from paceline.learning.conversation import Conversation
 from paceline.learning.losses import valid_prefix_weights
-from paceline.learning.specblock import (
-    SpecBlockObjective,
-    build_batch,
-    lay_out,
-    rank_classes,
-    rank_loss,
-    unrolled,
-)
+from paceline.learning.specblock import SpecBlockObjective, rank_classes, rank_loss
 from paceline.learning.specblock_loss import SpecBlockLossConfig
+from paceline.learning.unrolled import build_batch, lay_out, unrolled
 from tiny_dflash import VOCABULARY
 from tiny_specblock import SIZES, tiny_specblock
 

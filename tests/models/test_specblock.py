@@ -5,9 +5,10 @@ import torch
 
 from paceline.drafters.base import DraftRequest
 from paceline.drafters.specblock import SpecBlockDrafter, SpecBlockTreeConfig
-from paceline.learning.specblock import SpecBlockBatch, unrolled
+from paceline.learning.unrolled import UnrolledBatch, unrolled
+from paceline.metrics import StageClock
 from paceline.models.specblock import rank_statistics
-from paceline.tree.rank_guided import Start
+from paceline.tree.guessed import Start
 from tiny_specblock import SIZES, VOCABULARY, tiny_specblock
 
 SLOTS, WIDTH = SIZES["num_slots"], 64
@@ -22,7 +23,7 @@ def text(length, seed):
 def trained_form(network, tokens, features, anchor, slots):
     """Hidden states of the blocks after an anchor, the later ones from these slots: [M, K, H]."""
     nothing = torch.zeros(1)
-    batch = SpecBlockBatch(
+    batch = UnrolledBatch(
         features[None],
         tokens[None],
         torch.tensor([[anchor]]),
@@ -48,7 +49,7 @@ def served_form(drafter, tokens, features, anchor, slots, pieces, others=()):
             drafter.observe(state, row, its_features[None, start:stop], [stop - start])
             requests.append(DraftRequest(its_tokens[: stop + 1].tolist(), 7, 9, 20))
         read = end
-        blocks = drafter._first(state, requests)
+        blocks = drafter._first(state, requests, StageClock())
     place = anchor
     kept = state.cache.lengths[:]
     for number, slot in enumerate(slots):

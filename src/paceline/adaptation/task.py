@@ -19,7 +19,7 @@ from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.specblock import SpecBlockDrafter
-from paceline.learning import dflash, specblock
+from paceline.learning import dflash, specblock, unrolled
 from paceline.learning.conversation import Conversation
 from paceline.learning.losses import BlockLoss, decayed_weights, default_gamma
 from paceline.learning.specblock_loss import SpecBlockLossConfig
@@ -101,7 +101,7 @@ class SpecBlockTask(AdaptationTask):
 
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
         slots, blocks = self.network.config.num_slots, self.serving.tree.num_blocks
-        return specblock.build_batch(conversations, slots, blocks, count, generator)
+        return unrolled.build_batch(conversations, slots, blocks, count, generator)
 
     def of_network(self, network: SpecBlockNetwork) -> SpecBlockDrafter:
         return SpecBlockDrafter(network, self.serving.tree, self.serving.default_tree_budget)

@@ -14,7 +14,8 @@ from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.drafters.specblock import STATIC_WIDTH, SpecBlockDrafter, SpecBlockTreeConfig
 from paceline.learning.conversation import Conversation
-from paceline.learning.specblock import SpecBlockBatch, SpecBlockObjective, build_batch
+from paceline.learning.specblock import SpecBlockObjective
+from paceline.learning.unrolled import UnrolledBatch, build_batch
 from paceline.models.initialise import initialise_specblock
 from paceline.models.specblock import SpecBlockNetwork
 from paceline.models.specblock_config import SpecBlockConfig
@@ -43,7 +44,7 @@ class SpecBlockTraining(TrainingMethod):
     def objective(self, network: SpecBlockNetwork, draft_ids: Tensor) -> SpecBlockObjective:
         return SpecBlockObjective(network, draft_ids, self.config.loss, self.config.chunk_blocks)
 
-    def batch(self, conversations: Sequence[Conversation], generator: torch.Generator) -> SpecBlockBatch:
+    def batch(self, conversations: Sequence[Conversation], generator: torch.Generator) -> UnrolledBatch:
         shape = self.config.shape
         return build_batch(conversations, shape.num_slots, shape.num_blocks, self.config.num_anchors, generator)
 

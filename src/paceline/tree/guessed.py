@@ -1,8 +1,10 @@
-"""SpecBlock's dynamic tree (arXiv 2605.07243): as many siblings as the target's token is expected to need.
+"""Trees that grow stage by stage from what a network says of its own drafts.
 
-A block is a chain of slots. At every slot the path goes on with the likeliest token, beside which stand as many
+SpecBlock's dynamic tree (arXiv 2605.07243) has as many siblings as the target's token is expected to need. A block is a
+chain of slots. At every slot the path goes on with the likeliest token, beside which stand as many
 alternatives as the slot's rank bucket asks for; a slot that asks for none ends the path. New blocks start from the end
-of the path and from alternatives, which have no children yet.
+of the path and from alternatives, which have no children yet. EAGLE's (arXiv 2406.16858) has blocks of one slot, each
+of which asks for as many, and goes on from the likeliest nodes of the last level alone.
 
     root ── the ─┬─ cat ─── sat      buckets: 1, 2-4 (two siblings here), 1; the next slot expects nothing
                  └─ dog              blocks may start at `sat` and at `dog`
@@ -41,11 +43,14 @@ class Start:
     slot: int
 
 
-class RankGuidedTree:
-    """One sequence's tree while it grows; node 0 is the root, and nodes are numbered as they come."""
+class GuessedTree:
+    """One sequence's tree while it grows; node 0 is the root, and nodes are numbered as they come.
 
-    def __init__(self, max_depth: int) -> None:
-        self._max_depth = max_depth
+    `by_level`: blocks start from what was added last, and what was passed over once is not asked again.
+    """
+
+    def __init__(self, max_depth: int, by_level: bool = False) -> None:
+        self._max_depth, self._by_level = max_depth, by_level
         self._tokens, self._parents = [0], [0]
         self._log_probs, self._depths = [0.0], [0]
         self._open: list[Start] = []
@@ -83,7 +88,7 @@ class RankGuidedTree:
         """The likeliest of the nodes at which blocks may start, `count` at most; each is given once."""
         deep_enough = [start for start in self._open if self._depths[start.node] < self._max_depth]
         deep_enough.sort(key=lambda start: -self._log_probs[start.node])
-        chosen, self._open = deep_enough[:count], deep_enough[count:]
+        chosen, self._open = deep_enough[:count], [] if self._by_level else deep_enough[count:]
         return chosen
 
     def best(self, budget: int, device: torch.device) -> DraftTree:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from paceline.tree.rank_guided import RankGuidedTree, SlotGuesses
+from paceline.tree.guessed import GuessedTree, SlotGuesses
 
 CPU = torch.device("cpu")
 
@@ -27,13 +27,13 @@ def paths(tree):
 
 
 def test_the_buckets_say_how_many_siblings_and_where_the_path_ends():
-    tree = RankGuidedTree(20)
+    tree = GuessedTree(20)
     tree.add(guesses([1, 3, 0, 1]))
     assert set(paths(tree.best(60, CPU))) == {(10,), (10, 20), (10, 21), (10, 22)}
 
 
 def test_blocks_may_start_at_the_paths_end_and_at_alternatives_likeliest_first():
-    tree = RankGuidedTree(20)
+    tree = GuessedTree(20)
     tree.add(guesses([2, 1]), block=7)
     found = [(start.token, start.block, start.slot) for start in tree.starts(5)]
     assert found == [(11, 7, 0), (20, 7, 1)]  # 0.25 and 0.5 * 0.5: what came first goes first where they tie
@@ -41,7 +41,7 @@ def test_blocks_may_start_at_the_paths_end_and_at_alternatives_likeliest_first()
 
 
 def test_a_later_block_goes_on_from_its_node():
-    tree = RankGuidedTree(20)
+    tree = GuessedTree(20)
     tree.add(guesses([1, 1]))
     (end,) = tree.starts(4)
     tree.add(guesses([2, 0], first=50), block=1, start=end.node)
@@ -50,7 +50,7 @@ def test_a_later_block_goes_on_from_its_node():
 
 
 def test_the_likeliest_nodes_stay():
-    tree = RankGuidedTree(20)
+    tree = GuessedTree(20)
     tree.add(guesses([3, 3, 3]))
     found = tree.best(4, CPU)
     assert found.log_probs.exp().tolist() == pytest.approx([0.5, 0.25, 0.25, 0.125])
@@ -58,16 +58,16 @@ def test_the_likeliest_nodes_stay():
 
 
 def test_nothing_is_deeper_than_asked_and_a_block_may_expect_nothing():
-    tree = RankGuidedTree(2)
+    tree = GuessedTree(2)
     tree.add(guesses([1, 2, 2]))
     assert max(map(len, paths(tree.best(60, CPU)))) == 2 and tree.starts(4) == []
-    empty = RankGuidedTree(5)
+    empty = GuessedTree(5)
     empty.add(guesses([0, 1]))
     assert empty.best(60, CPU).num_nodes == 0 and empty.starts(4) == []
 
 
 def test_what_cannot_occur_is_left_out():
-    tree = RankGuidedTree(5)
+    tree = GuessedTree(5)
     tree.add(SlotGuesses([[1, 2], [3, 4]], [[0.0, -math.inf], [-math.inf, -math.inf]], [2, 2]))
     assert paths(tree.best(60, CPU)) == [(1,)]
 
@@ -75,7 +75,7 @@ def test_what_cannot_occur_is_left_out():
 def test_random_trees_keep_the_promises_of_draft_trees():
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
-        tree, block = RankGuidedTree(12), 0
+        tree, block = GuessedTree(12), 0
         starts = [0]
         for _ in range(3):
             for start in starts:
