@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from paceline.learning.conversation import Conversation
 from paceline.train.config import DrafterShape, OptimizerConfig, RunConfig, TrainConfig
+from paceline.train.eagle3_config import Eagle3Shape, Eagle3TrainConfig
 from paceline.train.shards import write_shard
 from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
 
@@ -90,3 +91,10 @@ def tiny_specblock_config(folder: Path, **changes: Any) -> SpecBlockTrainConfig:
     shape = {"num_layers": 1, "num_slots": 3, "target_layer_ids": TAPS, "draft_vocab_size": 30}
     shape |= changes.pop("shape", {})
     return SpecBlockTrainConfig(**(shared | {"shape": SpecBlockShape(**shape)} | changes))
+
+
+def tiny_eagle3_config(folder: Path, **changes: Any) -> Eagle3TrainConfig:
+    """The same for an EAGLE-3 drafter."""
+    shared = {f.name: getattr(tiny_config(folder), f.name) for f in fields(RunConfig)}
+    shape = {"target_layer_ids": TAPS, "draft_vocab_size": 30} | changes.pop("shape", {})
+    return Eagle3TrainConfig(**(shared | {"shape": Eagle3Shape(**shape)} | changes))

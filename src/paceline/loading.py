@@ -19,11 +19,13 @@ from paceline.attach import make_ready
 from paceline.calibrate import costs_of, default_max_budget
 from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.checkpoints.draft_weights import read_metadata
+from paceline.checkpoints.eagle3 import load_eagle3
 from paceline.checkpoints.specblock import load_specblock
 from paceline.checkpoints.z_lab import load_dflash
 from paceline.decode import Parts
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.eagle3 import EAGLE3_TREES, Eagle3Drafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.drafters.specblock import SpecBlockDrafter, specblock_tree
@@ -110,7 +112,7 @@ def load(
     tokenizer = load_tokenizer(target)
     drafter = default_drafter(target) if drafter is None else drafter
     part = load_drafter(drafter, loaded, tree, tree_budget, siblings, starts)
-    if isinstance(part, DFlashDrafter | SpecBlockDrafter):
+    if isinstance(part, DFlashDrafter | SpecBlockDrafter | Eagle3Drafter):
         _warn_of_another_template(drafter, tokenizer)
         if lookup and tree == "best_first":
             part = MixtureDrafter(part, PromptLookupDrafter())
@@ -235,6 +237,10 @@ def load_drafter(
         network = load_specblock(path, target.info.num_layers)
         make_ready(network, network.config, target)
         return SpecBlockDrafter(network, shape, tree_budget)
+    if path is not None and dialect_of(path) is Dialect.EAGLE3 and siblings is None and starts is None:
+        layer = load_eagle3(path, target.info.num_layers)
+        make_ready(layer, layer.config, target)
+        return Eagle3Drafter(layer, EAGLE3_TREES[tree], tree_budget)
     for what, value in (("siblings", siblings), ("starts", starts)):
         if value is not None:
             raise InputError(f"{what} shapes the trees of a SpecBlock drafter, but {name!r} is none; leave it out.")

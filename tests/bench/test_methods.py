@@ -11,6 +11,7 @@ from paceline.bench.stream import along_the_stream
 from paceline.bench.summary import summarise
 from paceline.bench.table import results_table
 from paceline.checkpoints.dialect import Dialect
+from paceline.checkpoints.eagle3 import save_eagle3
 from paceline.checkpoints.specblock import save_specblock
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
@@ -18,6 +19,7 @@ from paceline.loading import load
 from paceline.prompts import Prompt
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
+from tiny_eagle3 import tiny_eagle3
 from tiny_folder import write_tiny_folder
 from tiny_specblock import tiny_specblock
 
@@ -28,16 +30,18 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("methods")
     save_dflash(tiny_network(), folder / "dflash")
     save_specblock(tiny_specblock(), folder / "specblock")
+    save_eagle3(tiny_eagle3(), folder / "eagle3")
     return str(write_tiny_folder(folder / "target")), str(folder / "dflash"), str(folder / "specblock")
 
 
 def test_each_drafter_serves_the_methods_of_its_dialect(folders):
     target, dflash, specblock = folders
-    drafting = Drafting((specblock, dflash), policies=("fixed:4:3",))
-    assert drafting.by_dialect() == {Dialect.Z_LAB: dflash, Dialect.SPECBLOCK: specblock}
-    names = ["plain", "dflash", "mixture", "specblock", "specblock-static"]
+    eagle3 = specblock.replace("specblock", "eagle3")
+    drafting = Drafting((specblock, dflash, eagle3), policies=("fixed:4:3",))
+    assert drafting.by_dialect() == {Dialect.Z_LAB: dflash, Dialect.SPECBLOCK: specblock, Dialect.EAGLE3: eagle3}
+    names = ["plain", "dflash", "mixture", "specblock", "specblock-static", "eagle3", "eagle3-static"]
     methods = build_methods(names, load(target, "none"), None, drafting, lambda drafter: {})
-    with_policy = {"mixture", "specblock", "specblock-static"}
+    with_policy = {"mixture", "specblock", "specblock-static", "eagle3", "eagle3-static"}
     assert [m.name for m in methods] == [
         shown for name in names for shown in ((name, f"{name}+fixed:4:3") if name in with_policy else (name,))
     ]

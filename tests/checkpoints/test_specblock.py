@@ -8,7 +8,8 @@ from safetensors.torch import save_file
 
 from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.checkpoints.draft_weights import check_fits, read_metadata
-from paceline.checkpoints.specblock import default_taps, load_specblock, save_specblock
+from paceline.checkpoints.specblock import load_specblock, save_specblock
+from paceline.checkpoints.taps import default_taps
 from paceline.errors import CheckpointError, UnsupportedModelError
 from tiny_dflash import VOCABULARY, target_weights, tiny_network
 from tiny_specblock import tiny_specblock

@@ -103,8 +103,10 @@ _NETWORK_METHODS = {
     "specblock-static": (Dialect.SPECBLOCK, "top_k"),
     "specblock-adapt": (Dialect.SPECBLOCK, "best_first"),
     "ddtree-adapt": (Dialect.Z_LAB, "best_first"),
+    "eagle3": (Dialect.EAGLE3, "best_first"),
+    "eagle3-static": (Dialect.EAGLE3, "top_k"),
 } | dict.fromkeys(SAMPLED, (Dialect.Z_LAB, "chain"))
-_EMBEDDED = {Dialect.Z_LAB: "dflash", Dialect.SPECBLOCK: "specblock"}
+_EMBEDDED = {Dialect.Z_LAB: "dflash", Dialect.SPECBLOCK: "specblock", Dialect.EAGLE3: "eagle3"}
 #: Methods whose trees a policy can size.
 GROWING = frozenset(name for name, (_, growth) in _NETWORK_METHODS.items() if growth != "chain")
 

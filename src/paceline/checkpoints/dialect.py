@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
-from paceline.checkpoints import specblock, z_lab_config
+from paceline.checkpoints import eagle3, specblock, z_lab_config
 from paceline.checkpoints.files import few, read_config
 from paceline.errors import CheckpointError
 
@@ -15,6 +15,7 @@ class Dialect(Enum):
 
     Z_LAB = z_lab_config.ARCHITECTURE
     SPECBLOCK = specblock.ARCHITECTURE
+    EAGLE3 = eagle3.ARCHITECTURE
 
 
 def dialect_of(path: Path) -> Dialect:

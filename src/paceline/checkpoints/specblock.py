@@ -24,6 +24,7 @@ from paceline.checkpoints.config_values import check_kinds, read_values
 from paceline.checkpoints.draft_weights import METADATA, fill_in_vocabulary, fill_network, stored_weights
 from paceline.checkpoints.files import few, read_config, read_weights, replacing_folder, write_checkpoint
 from paceline.checkpoints.rope_keys import parse_rope, spell_rope
+from paceline.checkpoints.taps import default_taps
 from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.specblock import SpecBlockNetwork
 from paceline.models.specblock_config import RANK_CLASSES, SpecBlockConfig
@@ -111,11 +112,6 @@ def parse_config(stored: Mapping[str, Any], path: Path, num_target_layers: int |
             rms_norm_eps=float(stored.get("rms_norm_eps", 1e-6)),
             rope=parse_rope(stored, path),
         )
-
-
-def default_taps(num_layers: int) -> tuple[int, ...]:
-    """The layers whose outputs the published drafters read."""
-    return (1, num_layers // 2 - 1, num_layers - 4)
 
 
 def spell_config(config: SpecBlockConfig, dtype: torch.dtype, extra: Mapping[str, Any]) -> dict[str, Any]:

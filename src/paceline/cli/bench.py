@@ -35,6 +35,8 @@ MethodName = Literal[
     "specblock-static",
     "specblock-adapt",
     "ddtree-adapt",
+    "eagle3",
+    "eagle3-static",
     "dflash_reject",
     "dflash_block",
 ]
@@ -52,7 +54,7 @@ class Arguments(GrammarOptions):
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
     """Folders or hub names of drafters, one of each kind at most: a DFlash one serves dflash, ddtree and mixture, a
-    SpecBlock one the methods named so. The embedded target has its own where none is given."""
+    SpecBlock or EAGLE-3 one the methods named so. The embedded target has its own where none is given."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     max_tokens: int = 256

@@ -13,6 +13,7 @@ import tyro
 from paceline.errors import InputError
 from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.conversations_config import ConversationsConfig
+from paceline.train.eagle3_config import Eagle3TrainConfig
 from paceline.train.policy_config import PolicyTrainConfig
 from paceline.train.specblock_config import SpecBlockTrainConfig
 
@@ -31,6 +32,7 @@ class Arguments:
             SpecBlockTrainConfig,
             tyro.conf.subcommand("specblock", description=SpecBlockTrainConfig.__doc__),
         ]
+        | Annotated[Eagle3TrainConfig, tyro.conf.subcommand("eagle3", description=Eagle3TrainConfig.__doc__)]
         | Annotated[PolicyTrainConfig, tyro.conf.subcommand("policy", description=PolicyTrainConfig.__doc__)],
         tyro.conf.arg(name=""),
     ]

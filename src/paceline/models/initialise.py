@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from paceline.models.dflash import DFlashNetwork
+from paceline.models.eagle3 import Eagle3Network
 from paceline.models.specblock import SpecBlockNetwork
 
 ContextStart = Literal["last", "mean"]
@@ -68,6 +69,28 @@ def initialise_specblock(
         shift.weight.copy_(torch.cat([identity, torch.zeros_like(identity)], 1))
     shifts = [f"shift_proj.{i}.weight" for i in range(len(network.shift_proj))]
     return [*done, "input_layer.condition_proj.weight", "input_layer.fuse.weight", *shifts]
+
+
+@torch.no_grad()
+def initialise_eagle3(
+    network: Eagle3Network, layer_state: Mapping[str, Tensor], final_norm: Float[Tensor, " h"] | None = None
+) -> list[str]:
+    """Copy a target layer into the draft layer; the state starts as the last tap. Of projections that read token and
+    state, the part for the state is copied. Arguments and result as in `initialise_from_target`."""
+    done, hidden = [], network.config.hidden_size
+    for name, weight in network.midlayer.named_parameters():
+        source = layer_state.get(name if name != "hidden_norm.weight" else "input_layernorm.weight")
+        part = weight[:, hidden:] if weight.dim() == 2 and weight.shape[1] == 2 * hidden else weight
+        if source is not None and source.shape == part.shape:
+            part.copy_(source)
+            done.append(f"midlayer.{name}")
+    if final_norm is not None and final_norm.shape == network.norm.weight.shape:
+        network.norm.weight.copy_(final_norm)
+        done.append("norm.weight")
+    if network.config.target_hidden_size == hidden:
+        network.fc.weight.copy_(_tap_selector(len(network.config.target_layer_ids), hidden, "last"))
+        done.append("fc.weight")
+    return done
 
 
 def _copy_layers(

@@ -4,7 +4,7 @@ Linear layers are plain `nn.Linear` children that are always *called*, so that a
 their place.
 
 Letters: b rows, n tokens, s rows of the block, t context tokens, u = t + s, h hidden, k key/value heads,
-g heads of either kind, d head dimension, w = g * d.
+g heads of either kind, d head dimension, w = g * d, o what comes out.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class BlockAttention(nn.Module):
     """Queries from the block; keys and values from the context, then the block, by the same projections.
 
     Grouped key/value heads, no causality of its own. `normed_heads`: RMSNorm per head on queries and keys (Qwen3).
+    `output_size` where what comes out is of another width than what goes in.
     """
 
     q_norm: nn.Module
@@ -63,13 +64,14 @@ class BlockAttention(nn.Module):
         eps: float,
         rope: RotaryEmbedding,
         normed_heads: bool = True,
+        output_size: int | None = None,
     ):
         super().__init__()
         self.head_dim = head_dim
         self.q_proj = nn.Linear(hidden_size, num_heads * head_dim, bias=False)
         self.k_proj = nn.Linear(hidden_size, num_kv_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(hidden_size, num_kv_heads * head_dim, bias=False)
-        self.o_proj = nn.Linear(num_heads * head_dim, hidden_size, bias=False)
+        self.o_proj = nn.Linear(num_heads * head_dim, output_size or hidden_size, bias=False)
         self.q_norm = RMSNorm(head_dim, eps) if normed_heads else nn.Identity()
         self.k_norm = RMSNorm(head_dim, eps) if normed_heads else nn.Identity()
         self.rope = rope
@@ -101,7 +103,7 @@ class BlockAttention(nn.Module):
         keys: Float[Tensor, "b k u d"],
         values: Float[Tensor, "b k u d"],
         visible: Visible,
-    ) -> Float[Tensor, "b s h"]:
+    ) -> Float[Tensor, "b s o"]:
         """The same over keys and values that hold the block's own."""
         queries = rotate(self.q_norm(self._heads(self.q_proj(block))).transpose(1, 2), rotation)
         return self.o_proj(attend(queries, keys, values, visible).transpose(1, 2).flatten(2))

@@ -28,10 +28,12 @@ from paceline.sources import load_tokenizer, target_folder, template_digest
 from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display
+from paceline.train.eagle3_config import Eagle3TrainConfig
 from paceline.train.ema import WeightAverage
 from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
 from paceline.train.methods.base import TrainingBatch, TrainingMethod
 from paceline.train.methods.dflash import DFlashTraining
+from paceline.train.methods.eagle3 import Eagle3Training
 from paceline.train.methods.specblock import SpecBlockTraining
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
 from paceline.train.specblock_config import SpecBlockTrainConfig
@@ -78,6 +80,8 @@ def method_for(config: RunConfig) -> TrainingMethod:
             return DFlashTraining(config)
         case SpecBlockTrainConfig():
             return SpecBlockTraining(config)
+        case Eagle3TrainConfig():
+            return Eagle3Training(config)
         case _:
             raise InputError(f"no method trains from {type(config).__name__}.")
 
