@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from paceline.adaptation.adapter import Adapter
 from paceline.adaptation.settings import AdaptationSettings
-from paceline.adaptation.task import DFlashTask, SpecBlockTask
+from paceline.adaptation.task import DFlashTask, Eagle3Task, SpecBlockTask
 from paceline.attach import make_ready
 from paceline.calibrate import costs_of, default_max_budget
 from paceline.checkpoints.dialect import Dialect, dialect_of
@@ -139,6 +139,8 @@ def make_adapter(parts: Parts, drafter: str, settings: AdaptationSettings) -> Ad
         serving, beside = parts.drafter.first, parts.drafter.second
     if isinstance(serving, SpecBlockDrafter):
         return Adapter(SpecBlockTask(serving, drafter_path(drafter), parts.target, beside), settings)
+    if isinstance(serving, Eagle3Drafter):
+        return Adapter(Eagle3Task(serving, drafter_path(drafter), parts.target, beside), settings)
     if isinstance(serving, DFlashDrafter):
         return Adapter(DFlashTask(serving, drafter_path(drafter), parts.target, beside), settings)
     raise InputError(f"adapt lets a draft network learn, but drafter {drafter!r} has none; leave it out.")

@@ -8,11 +8,13 @@ import torch
 from paceline.adaptation.adapter import Adapter, Update
 from paceline.adaptation.buffer import StreamBuffer
 from paceline.adaptation.settings import AdaptationSettings
-from paceline.adaptation.task import DFlashTask, SpecBlockTask
+from paceline.adaptation.task import DFlashTask, Eagle3Task, SpecBlockTask
+from paceline.checkpoints.eagle3 import load_eagle3, save_eagle3
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.decode import Parts
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.eagle3 import Eagle3Drafter, Eagle3TreeConfig
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.drafters.specblock import SpecBlockDrafter, SpecBlockTreeConfig
@@ -24,6 +26,7 @@ from paceline.policies.fixed import FixedPolicy
 from paceline.tree import GROWTHS
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
+from tiny_eagle3 import tiny_eagle3
 from tiny_models import tiny_target
 from tiny_specblock import tiny_specblock
 
@@ -48,6 +51,14 @@ def specblock_task(target, folder):
     network.attach(target.embedding.float(), target.head.float())
     tree = SpecBlockTreeConfig(num_blocks=2, num_starts=1, siblings=(1, 2, 2, 1))
     return SpecBlockTask(SpecBlockDrafter(network.to(target.info.dtype), tree, 6), folder / "drafter", target)
+
+
+def eagle3_task(target, folder):
+    save_eagle3(tiny_eagle3(draft_vocab_size=40, has_head=False), folder / "drafter", dtype=torch.float32)
+    network = load_eagle3(folder / "drafter")
+    network.attach(target.embedding.float(), target.head.float())
+    serving = Eagle3Drafter(network.to(target.info.dtype), Eagle3TreeConfig(depth=3, num_starts=2, width=2), 6)
+    return Eagle3Task(serving, folder / "drafter", target)
 
 
 def dflash_task(target, folder):
@@ -84,7 +95,7 @@ def serve(target, adapter, queries, temperature=0.0, max_tokens=16, max_batch=1)
     return found, expected, requests
 
 
-@pytest.mark.parametrize("make", [specblock_task, dflash_task])
+@pytest.mark.parametrize("make", [specblock_task, dflash_task, eagle3_task])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_path, make, temperature):
     adapter = Adapter(make(target, tmp_path), EAGER)

@@ -13,18 +13,22 @@ from torch import Tensor, nn
 
 from paceline.attach import make_ready
 from paceline.checkpoints.draft_weights import read_metadata
+from paceline.checkpoints.eagle3 import load_eagle3, save_eagle3
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
+from paceline.drafters.eagle3 import Eagle3Drafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.specblock import SpecBlockDrafter
-from paceline.learning import dflash, specblock, unrolled
+from paceline.learning import dflash, eagle3, specblock, unrolled
 from paceline.learning.conversation import Conversation
+from paceline.learning.eagle3_loss import Eagle3LossConfig
 from paceline.learning.losses import BlockLoss, decayed_weights, default_gamma
 from paceline.learning.specblock_loss import SpecBlockLossConfig
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.draft_network import DraftNetwork
+from paceline.models.eagle3 import Eagle3Network
 from paceline.models.specblock import SpecBlockNetwork
 from paceline.target.base import Target
 
@@ -111,6 +115,33 @@ class SpecBlockTask(AdaptationTask):
 
     def save(self, path: Path) -> None:
         save_specblock(self.network, path, self.metadata())
+
+
+class Eagle3Task(AdaptationTask):
+    """EAGLE-3: steps on its own states as in training."""
+
+    heads = ("lm_head.",)
+    network: Eagle3Network
+
+    def __init__(self, serving: Eagle3Drafter, checkpoint: Path, target: Target, beside: Drafter | None = None):
+        super().__init__(serving, checkpoint, target, beside)
+        found = load_eagle3(checkpoint, target.info.num_layers)
+        self.network = _with_own_head(Eagle3Network(replace(found.config, has_head=True)), found, target)
+        self.objective = eagle3.Eagle3Objective(
+            self.network, _draft_ids(self.network), Eagle3LossConfig(soft=_SOFT), _CHUNK
+        )
+
+    def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
+        return unrolled.build_batch(conversations, 1, Eagle3LossConfig.steps, count, generator)
+
+    def of_network(self, network: Eagle3Network) -> Eagle3Drafter:
+        return Eagle3Drafter(network, self.serving.tree, self.serving.default_tree_budget)
+
+    def empty(self) -> Eagle3Network:
+        return Eagle3Network(self.network.config)
+
+    def save(self, path: Path) -> None:
+        save_eagle3(self.network, path, self.metadata())
 
 
 class DFlashTask(AdaptationTask):
