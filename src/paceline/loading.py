@@ -106,11 +106,13 @@ def load(
     if policy is not None and (drafter == NO_DRAFTER or block_size is not None):
         other = "drafter 'none'" if drafter == NO_DRAFTER else f"block_size {block_size}"
         raise InputError(f"policy {policy!r} and {other} came, but go together badly; leave one of them out.")
+    drafter = default_drafter(target) if drafter is None else drafter
+    if adapt is not False and drafter in (NO_DRAFTER, PROMPT_LOOKUP):
+        raise InputError(f"adapt lets a draft network learn, but drafter {drafter!r} has none; leave it out.")
     loaded = load_target(target, dtype, device)
     if exact:
         require_exact(loaded)
     tokenizer = load_tokenizer(target)
-    drafter = default_drafter(target) if drafter is None else drafter
     part = load_drafter(drafter, loaded, tree, tree_budget, siblings, starts)
     if isinstance(part, DFlashDrafter | SpecBlockDrafter | Eagle3Drafter):
         _warn_of_another_template(drafter, tokenizer)
@@ -128,22 +130,17 @@ def load(
 
 
 def make_adapter(parts: Parts, drafter: str, settings: AdaptationSettings) -> Adapter:
-    """What lets the drafter of these parts, loaded by this name, learn while it serves.
-
-    Raises:
-        InputError: a drafter without a network.
-    """
+    """What lets the drafter of these parts, which has a network and was loaded by this name, learn while it serves."""
     serving: Drafter | None = parts.drafter
     beside: Drafter | None = None
     if isinstance(parts.drafter, MixtureDrafter):
         serving, beside = parts.drafter.first, parts.drafter.second
-    if isinstance(serving, SpecBlockDrafter):
-        return Adapter(SpecBlockTask(serving, drafter_path(drafter), parts.target, beside), settings)
-    if isinstance(serving, Eagle3Drafter):
-        return Adapter(Eagle3Task(serving, drafter_path(drafter), parts.target, beside), settings)
-    if isinstance(serving, DFlashDrafter):
-        return Adapter(DFlashTask(serving, drafter_path(drafter), parts.target, beside), settings)
-    raise InputError(f"adapt lets a draft network learn, but drafter {drafter!r} has none; leave it out.")
+    plan = parts.policy.plan if isinstance(parts.policy, FixedPolicy) else None
+    kinds = {SpecBlockDrafter: SpecBlockTask, Eagle3Drafter: Eagle3Task, DFlashDrafter: DFlashTask}
+    for kind, task in kinds.items():
+        if isinstance(serving, kind):
+            return Adapter(task(serving, drafter_path(drafter), parts.target, beside), settings, plan)
+    raise AssertionError(f"{type(serving).__name__} has no network")
 
 
 def load_policy(

@@ -49,9 +49,11 @@ class ReplayedAcceptance:
 
     def __call__(self, network: DraftNetwork) -> dict[str, float]:
         """Acceptance length per method over all rounds of all conversations."""
-        return {method.name: self._acceptance_length(network, method) for method in self.methods}
+        counts = {method.name: self.counts(network, method) for method in self.methods}
+        return {name: acceptance_length(accepted, rounds) for name, (accepted, rounds) in counts.items()}
 
-    def _acceptance_length(self, network: DraftNetwork, method: DraftingMethod) -> float:
+    def counts(self, network: DraftNetwork, method: DraftingMethod) -> tuple[int, int]:
+        """(accepted nodes, rounds) of all conversations."""
         conversations = self.conversations
         device = next(network.parameters()).device
         target = RecordedTarget(conversations, network.vocab_size, device)
@@ -66,4 +68,4 @@ class ReplayedAcceptance:
         ]
         engine.run()
         counts = [request.statistics for request in requests]
-        return acceptance_length(sum(s.accepted for s in counts), sum(s.rounds for s in counts))
+        return sum(s.accepted for s in counts), sum(s.rounds for s in counts)

@@ -1,14 +1,17 @@
 """Learning while serving: the text stays, speed alone changes, nothing is ever half old and half new."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
-from paceline.adaptation.adapter import Adapter, Update
+from paceline.adaptation.adapter import Adapter
 from paceline.adaptation.buffer import StreamBuffer
+from paceline.adaptation.learner import Outcome, Update
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.adaptation.task import DFlashTask, Eagle3Task, SpecBlockTask
+from paceline.checkpoints.draft_weights import read_metadata
 from paceline.checkpoints.eagle3 import load_eagle3, save_eagle3
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
@@ -75,7 +78,7 @@ EAGER = AdaptationSettings(max_loss=1.0, expected_queries=10_000, learning_rate=
 def every(count, arm="whole"):
     """A bandit's choice that takes `arm` every so many times."""
     calls = iter(range(10**6))
-    return lambda elapsed, horizon: arm if next(calls) % count == 0 else None
+    return lambda elapsed, horizon, queries: arm if next(calls) % count == 0 else None
 
 
 def serve(target, adapter, queries, temperature=0.0, max_tokens=16, max_batch=1):
@@ -101,12 +104,15 @@ def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_pat
     adapter = Adapter(make(target, tmp_path), EAGER)
     adapter.bandit.choose = every(2)
     better = iter(range(1, 1000))
-    adapter._measure = lambda apart: float(next(better))  # every update is kept, whatever it is worth
+    adapter.learner.measure = lambda network, apart: (
+        float(next(better)),
+        50,
+    )  # every update is kept, whatever it is worth
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     first = adapter.task.serving.network
     found, expected, _ = serve(target, adapter, 9, temperature, max_batch=3)
     assert found == expected
-    assert adapter.updates and any(update.network is not None for update in adapter.updates)
+    assert adapter.updates and any(update.kept for update in adapter.updates)
     assert adapter.task.serving.network is not first
     assert any(not torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
 
@@ -117,27 +123,26 @@ def test_what_repeats_is_learned_and_more_of_it_is_accepted(target, tmp_path):
     _, _, requests = serve(target, adapter, 24)
     tau = [request.statistics.acceptance_length for request in requests]
     assert sum(tau[-6:]) > 1.1 * sum(tau[:6])
-    kept = [update for update in adapter.updates if update.network is not None]
+    kept = [update for update in adapter.updates if update.kept]
     assert kept and all(update.after > update.before and update.seconds > 0 for update in kept)
 
 
 def test_heads_alone_leave_the_layers_as_they_were(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
-    adapter._learn("heads", conversations(8))
+    adapter.learner.learn("heads", conversations(8))
     changed = {n for n, w in adapter.task.network.state_dict().items() if not torch.equal(w, before[n])}
     assert changed == {"lm_head.weight", "rank_head.0.weight", "rank_head.2.weight"}
 
 
 def test_an_update_that_does_not_pay_is_rolled_back(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
-    values = iter([2.0, 1.9])
-    adapter._measure = lambda apart: next(values)
+    values = iter([2.0, 2.05])
+    adapter.learner.measure = lambda network, apart: (next(values), 50)
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     serving = adapter.task.serving.network
-    update = adapter._update("whole", conversations(6), conversations(2))
-    adapter._finish(update)
-    assert update.network is None and adapter.task.serving.network is serving
+    adapter._finish(adapter.learner.update("whole", conversations(6), conversations(2)))
+    assert not adapter.updates[0].kept and adapter.task.serving.network is serving
     assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
     assert adapter.bandit.arms["whole"].mean < 0.05 and adapter.bandit.lost > 0
 
@@ -147,12 +152,14 @@ def test_in_the_background_the_network_is_exchanged_between_rounds_by_the_thread
     adapter.bandit.choose = every(6, "heads")
     better = iter(range(1, 1000))
     learned, exchanged, first = [], [], adapter.task.serving.network
-    adapter._measure = lambda apart: learned.append(threading.current_thread()) or float(next(better))
+    adapter.learner.measure = lambda network, apart: (
+        learned.append(threading.current_thread()) or float(next(better)),
+        50,
+    )
     finish = adapter._finish
-    adapter._finish = lambda update: exchanged.append(threading.current_thread()) or finish(update)
+    adapter._finish = lambda outcome: exchanged.append(threading.current_thread()) or finish(outcome)
     found, expected, _ = serve(target, adapter, 10)
-    if adapter._running is not None:
-        adapter._running.result()
+    adapter._take_over()
     again, expected_again, _ = serve(target, adapter, 1)
     adapter.close()
     assert (found, again) == (expected, expected_again)
@@ -179,7 +186,7 @@ def test_a_kept_update_is_no_drift(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     for _ in range(20):
         adapter._drift.saw(1.5)
-    adapter._finish(Update("whole", 1.5, 2.2, 1.0, adapter.task.serving.network))
+    adapter._finish(Outcome(Update("whole", 1.5, 2.2, 1.5, 90, 1.0, True), adapter.task.serving.network, {}))
     assert not any(adapter._drift.saw(2.2) for _ in range(30))
 
 
@@ -207,9 +214,9 @@ def test_beside_another_drafter_what_both_accept_is_measured(target, tmp_path):
         torch.zeros(32, 16, dtype=torch.int32),
         torch.full((32, 16), -2.8).half(),
     )
-    both = Adapter(task, EAGER)._measure([repeating])
+    both, _ = Adapter(task, EAGER).learner.measure(task.network, [repeating])
     task.beside = None
-    assert both > Adapter(task, EAGER)._measure([repeating]) + 1
+    assert both > Adapter(task, EAGER).learner.measure(task.network, [repeating])[0] + 1
 
 
 def test_long_prompts_and_grammars_are_not_learned_from(target, tmp_path):
@@ -231,7 +238,7 @@ def test_an_interrupted_update_leaves_the_old_network_serving(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     for conversation in conversations(8):
         adapter.buffer.add(conversation)
-    adapter._is_due, adapter.bandit.choose = True, lambda elapsed, horizon: "whole"
+    adapter._due, adapter.bandit.choose = 1, lambda elapsed, horizon, queries: "whole"
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     serving, calls = adapter.task.serving.network, []
 
@@ -249,15 +256,62 @@ def test_an_interrupted_update_leaves_the_old_network_serving(target, tmp_path):
 
 
 def test_the_adapted_drafter_is_saved_elsewhere_and_the_original_stays(target, tmp_path):
-    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    adapter = Adapter(specblock_task(target, tmp_path), replace(EAGER, forced=True))
     original = (tmp_path / "drafter" / "model.safetensors").read_bytes()
     with pytest.raises(CheckpointError, match="which is kept"):
         adapter.save(tmp_path / "drafter")
-    adapter.save(tmp_path / "adapted")
+    serve(target, adapter, 6)
+    adapter.save(str(tmp_path / "adapted"))
     assert (tmp_path / "drafter" / "model.safetensors").read_bytes() == original
-    again = load_specblock(tmp_path / "adapted")
-    assert again.config.has_head
-    torch.testing.assert_close(again.lm_head.weight, adapter.task.network.lm_head.weight, atol=1e-2, rtol=1e-2)
+    before, after = load_specblock(tmp_path / "drafter"), load_specblock(tmp_path / "adapted")
+    assert after.config.has_head and not torch.equal(after.norm.weight, before.norm.weight)
+    torch.testing.assert_close(after.norm.weight, adapter.task.network.norm.weight, atol=1e-2, rtol=1e-2)
+    about = read_metadata(tmp_path / "adapted")
+    assert (
+        about["adapted_from"]["name"] == "drafter" and about["adaptation"]["updates_kept"] == len(adapter.updates) > 0
+    )
+
+
+def test_where_updating_is_forced_every_update_is_kept_and_the_text_stays(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(forced=True, learning_rate=1e-2))
+    found, expected, _ = serve(target, adapter, 8)
+    assert found == expected and len(adapter.updates) >= 3 and all(update.kept for update in adapter.updates)
+
+
+def test_an_update_learned_on_a_stream_that_has_changed_is_dropped(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(forced=True, background=True))
+    serving = adapter.task.serving.network
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    for conversation in conversations(8):
+        adapter.buffer.add(conversation)
+    adapter._due = 1
+    adapter.between_rounds()
+    adapter._drifts += 1
+    adapter.close()
+    assert adapter.task.serving.network is serving and not adapter.updates and adapter.bandit.lost > 0
+    assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
+    found, expected, _ = serve(target, adapter, 8)  # closed: serves on, and learns no more
+    assert found == expected and not adapter.updates
+
+
+def test_weights_that_were_bfloat16_are_served_as_such(target, tmp_path):
+    task = dflash_task(target, tmp_path)
+    with torch.no_grad():
+        task.network.norm.weight.add_(1e-4)
+    exact = [w.bfloat16().to(w.dtype).equal(w) for w in task.serving_copy().state_dict().values()]
+    assert not all(exact)
+    save_dflash(task.network, tmp_path / "half")
+    half = DFlashTask(task.serving, tmp_path / "half", target)
+    with torch.no_grad():
+        half.network.norm.weight.add_(1e-4)
+    assert all(w.bfloat16().to(w.dtype).equal(w) for w in half.serving_copy().state_dict().values())
+
+
+def test_a_long_answer_is_kept_no_further_than_is_learned_from(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=12))
+    serve(target, adapter, 1, max_tokens=40)
+    (kept,) = adapter.buffer.training
+    assert len(kept.tokens) == 12 and kept.features.untyped_storage().nbytes() < 30 * 64 * 2
 
 
 def conversations(count, length=20):
@@ -293,7 +347,8 @@ def test_the_buffer_is_bounded_and_keeps_some_apart():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"expected_queries": -1}, {"max_loss": 2.0}, {"learning_rate": 0.0}, {"head_steps": 0}]
+    "bad",
+    [{"buffer_tokens": 2000}, {"expected_queries": -1}, {"max_loss": 2.0}, {"learning_rate": 0.0}, {"head_steps": 0}],
 )
 def test_absurd_settings_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad))):

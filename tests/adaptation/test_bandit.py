@@ -13,7 +13,7 @@ def new_bandit(max_loss=0.02, seed=0, **gains):
     return Bandit([arm for arm in arms if arm.name in gains or not gains], max_loss, seed)
 
 
-def stream(bandit, gains, costs, queries=300, seconds=2.5, noise=0.01, seed=1):
+def stream(bandit, gains, costs, queries=300, seconds=2.5, noise=0.03, seed=1):
     """Serve queries; a kept update makes all later ones faster. (seconds in all, updates taken)."""
     rng, speed, elapsed, taken = np.random.default_rng(seed), 1.0, 0.0, []
     for query in range(queries):
@@ -22,11 +22,12 @@ def stream(bandit, gains, costs, queries=300, seconds=2.5, noise=0.01, seed=1):
         arm = bandit.choose(elapsed, (queries - query - 1) * seconds / speed)
         if arm is not None:
             true = gains(arm, len(taken))
-            measured = true + rng.normal(0.0, noise)
-            kept = measured > 0
+            original, before, after = rng.normal(0.0, noise / math.sqrt(2), 3)
+            before, after = before + math.log(speed), after + math.log(speed) + true
+            kept = after > before + noise
             speed *= math.exp(true) if kept else 1.0
             elapsed += costs[arm]
-            bandit.saw(arm, measured, costs[arm], kept)
+            bandit.saw(arm, after - before, noise, costs[arm], (after if kept else before) - original)
             taken.append(arm)
     return elapsed, taken
 
@@ -36,8 +37,9 @@ COSTS = {"heads": 2.0, "whole": 6.0}
 
 @pytest.mark.parametrize("seed", range(8))
 def test_where_updating_cannot_pay_no_more_is_lost_than_allowed(seed):
-    elapsed, taken = stream(new_bandit(seed=seed), lambda arm, count: -0.05, COSTS, seed=seed)
-    assert elapsed < 1.02 * 300 * 2.5 and len(taken) <= 7
+    for gain, noise in ((-0.05, 0.03), (0.0, 0.07)):
+        elapsed, taken = stream(new_bandit(seed=seed), lambda arm, count, g=gain: g, COSTS, noise=noise, seed=seed)
+        assert elapsed < 1.025 * 300 * 2.5 and len(taken) <= 9
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -49,8 +51,8 @@ def test_where_updates_pay_they_are_taken(seed):
 def test_the_arm_that_saves_more_is_preferred_once_both_are_known():
     bandit = new_bandit(max_loss=1.0)
     for _ in range(6):
-        bandit.saw("heads", 0.10, 2.0, True)
-        bandit.saw("whole", 0.01, 6.0, True)
+        bandit.saw("heads", 0.10, 0.03, 2.0, 0.1)
+        bandit.saw("whole", 0.01, 0.03, 6.0, 0.1)
     chosen = [bandit.choose(1000.0, 500.0) for _ in range(250)]
     assert chosen.count("heads") > 0.9 * sum(arm is not None for arm in chosen) > 50
 
@@ -62,10 +64,11 @@ def test_near_the_end_nothing_is_worth_its_cost():
 
 def test_what_updates_bring_back_is_counted_and_costs_that_were_measured_are_believed():
     bandit = new_bandit(max_loss=0.0)
-    bandit.saw("whole", 0.1, 20.0, True)
+    bandit.saw("whole", 0.1, 0.03, 20.0, 0.3)
     assert bandit.lost == 20.0 and bandit.arms["whole"].cost == pytest.approx(13.0)
-    bandit.served(100.0)
-    assert bandit.lost == pytest.approx(20.0 - 100.0 * math.expm1(0.1 - 0.03))
+    assert bandit.sure_gain == pytest.approx(0.3 - 3 * 0.03)
+    bandit.served(50.0)
+    assert bandit.lost == pytest.approx(20.0 - 50.0 * math.expm1(bandit.sure_gain))
     bandit.served(1000.0)
     assert bandit.lost == 0.0
 
@@ -74,7 +77,19 @@ def test_a_drift_makes_it_try_again():
     bandit = new_bandit(max_loss=1.0)
     for _ in range(10):
         for arm in ("heads", "whole"):
-            bandit.saw(arm, -0.1, COSTS[arm], False)
+            bandit.saw(arm, -0.1, 0.03, COSTS[arm], 0.0)
     assert {bandit.choose(1000.0, 500.0) for _ in range(300)} == {None}
     bandit.drifted()
     assert {bandit.choose(1000.0, 500.0) for _ in range(20)} - {None}
+
+
+def test_an_arm_is_tried_on_a_machine_that_is_faster_than_the_prior():
+    bandit, elapsed, taken = new_bandit(max_loss=0.02, whole=None), 0.0, []
+    for _ in range(400):
+        elapsed += 0.1
+        bandit.served(0.1)
+        arm = bandit.choose(elapsed, elapsed)
+        if arm is not None:
+            taken.append(elapsed)
+            bandit.saw(arm, 0.0, 0.03, 0.1, 0.0)
+    assert taken and taken[0] < 30.0 and bandit.arms["whole"].cost < 1.0

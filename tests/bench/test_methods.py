@@ -57,9 +57,9 @@ def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     methods = build_methods(names, model, None, Drafting((dflash,), num_queries=13), lambda drafter: {})
     adapter = methods[2].engine.parts.observer
     assert adapter.settings.expected_queries == 13
-    adapter.bandit.choose = lambda elapsed, horizon: "whole" if len(adapter.updates) < 2 else None
-    values = iter([1.0, 1.5, 1.5, 1.2])
-    adapter._measure = lambda apart: next(values)
+    adapter.bandit.choose = lambda elapsed, horizon, queries: "whole" if len(adapter.updates) < 2 else None
+    values = iter([1.0, 1.5, 1.0, 1.5, 1.2])
+    adapter.learner.measure = lambda network, apart: (next(values), 50)
     prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(12)]
     settings = GenerationSettings(max_tokens=12, ignore_eos=True)
     done = measure(methods, prompts, settings, 1, lambda _: None)
@@ -87,5 +87,7 @@ def test_drafters_that_serve_no_method_or_the_same_ones_are_refused(folders, tmp
         Drafting(("prompt_lookup",)).by_dialect()
     with pytest.raises(CheckpointError, match="does not exist"):
         Drafting((str(tmp_path / "nowhere"),)).by_dialect()
+    with pytest.raises(InputError, match="which none of the methods uses; add one of dflash"):
+        build_methods(["plain"], model, None, Drafting((dflash,)), lambda drafter: {})
     with pytest.raises(InputError, match="needs a specblock --drafter"):
-        build_methods(["specblock"], model, None, Drafting((dflash,)), lambda drafter: {})
+        build_methods(["specblock"], model, None, Drafting(()), lambda drafter: {})

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from paceline.__main__ import run as run_command
-from paceline.adaptation.adapter import Update
+from paceline.adaptation.learner import Update
 from paceline.cli import COMMANDS, bench, chat, demo, generate, main, parse
 from paceline.cli.chat import Chat
 from paceline.cli.generate import read_prompt
@@ -215,7 +215,7 @@ class TestChat:
 
     def test_what_was_learned_is_said_and_saved_at_the_end(self, echo, monkeypatch, capsys, tmp_path):
         class Learned:
-            updates = (Update("whole", 1.5, 2.0, 3.0, object()), Update("heads", 2.0, 1.9, 1.5, None))
+            updates = (Update("whole", 1.5, 2.0, 1.5, 40, 3.0, True), Update("heads", 2.0, 1.9, 1.5, 40, 1.5, False))
             saved: tuple = ()
 
             def save(self, path):

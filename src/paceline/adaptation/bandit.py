@@ -6,16 +6,18 @@ and changes the speed of the stream by a factor exp(g_a). Over a remaining strea
 
     h (1 - exp(-g_a)) - c_a
 
-Each g_a has a normal posterior: a normal prior, normal noise on every measured gain, and more variance after every
-update, because what an update gained says less and less about the next. Thompson sampling (Thompson 1933): a gain is
-drawn from each posterior, and the arm that would save most is taken, if it saves anything. After an update nothing is
-drawn for a few queries, and for twice as many after each one that did not pay: a learned stream has nothing more to
-teach, and chance would try for ever.
+Each g_a has a normal posterior: a normal prior, normal noise on every measured gain (the fewer rounds it was measured
+on, the more), and more variance after every update, because what an update gained says less and less about the next.
+Thompson sampling (Thompson 1933): a gain is drawn from each posterior, and the arm that would save most is taken, if it
+saves anything. After an update nothing is drawn for a few queries, and for twice as many after each one that did not
+pay: a learned stream has nothing more to teach, and chance would try for ever.
 
 Guarantee: seconds that updates cost and did not bring back never pass `max_loss` of the stream, elapsed and expected,
 by more than the last update took longer than expected: an arm is allowed only while what was lost, and what it costs,
-stay within that (a conservative bandit, Wu et al. 2016). What updates bring back is counted from their measured gains,
-less the noise of one measurement: those that chance made look good are kept too.
+stay within that (a conservative bandit, Wu et al. 2016). What updates bring back is counted from the speed-up over the
+drafter that came, which every update measures anew, less three standard deviations of that: a gain that chance
+showed once is not counted on for long. While nothing is lost, an arm that is not allowed is believed to cost a little
+less with every query, for the machine may be faster than the prior.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_NOISE = 0.03
-"""Standard deviation of a measured gain."""
 _WEAR = 0.01
 """What is added to a posterior's standard deviation by an update, in squares."""
-_COST_STEP = 0.5
+_COST_STEP, _COST_DECAY = 0.5, 0.98
+_SURE = 3.0
+"""Standard deviations by which what is counted on stays below what was measured."""
 _LEAST_WAIT, _MOST_WAIT = 3, 192
 """Queries between updates."""
 
@@ -52,9 +54,9 @@ class Arm:
         """Believe the prior again; costs are those of the machine and stay."""
         self.mean, self.variance = self.prior_mean, self.prior_spread**2
 
-    def saw(self, gain: float, cost: float) -> None:
-        """An update, its measured gain and its seconds."""
-        trust = self.variance / (self.variance + _NOISE**2)
+    def saw(self, gain: float, noise: float, cost: float) -> None:
+        """An update, its measured gain with the standard deviation of that, and its seconds."""
+        trust = self.variance / (self.variance + noise**2)
         self.mean += trust * (gain - self.mean)
         self.variance = (1 - trust) * self.variance + _WEAR**2
         self.cost += _COST_STEP * (cost - self.cost)
@@ -68,7 +70,9 @@ class Bandit:
         self.max_loss = max_loss
         self.lost = 0.0
         """Seconds that updates took, less those that they have brought back; 0 at least."""
-        self._gain, self._horizon = 0.0, 0.0
+        self._horizon = 0.0
+        self.sure_gain = 0.0
+        """Logarithm of the speed-up over the drafter that came that is counted on."""
         self.rest = 0
         """Queries during which nothing will be drawn."""
         self._wait = _LEAST_WAIT
@@ -76,36 +80,46 @@ class Bandit:
 
     def served(self, seconds: float) -> None:
         """Serving at the speed that kept updates gave: what they bring back."""
-        self.lost = max(0.0, self.lost - seconds * math.expm1(self._gain))
+        self.lost = max(0.0, self.lost - seconds * math.expm1(self.sure_gain))
 
-    def choose(self, elapsed: float, horizon: float) -> str | None:
-        """After a query, the arm to take, or None to skip; seconds of the stream so far, and those still expected."""
+    def choose(self, elapsed: float, horizon: float, queries: int = 1) -> str | None:
+        """After some queries, the arm to take, or None to skip; seconds of the stream so far, and those still
+        expected."""
         self._horizon = horizon
         if self.rest > 0:
-            self.rest -= 1
+            self.rest = max(0, self.rest - queries)
             return None
         allowed = self.max_loss * (elapsed + horizon) - self.lost
         best, most = None, 0.0
         for arm in self.arms.values():
             drawn = float(self._rng.normal(arm.mean, math.sqrt(arm.variance)))
+            if arm.cost > allowed:
+                arm.cost *= 1.0 if self.lost else _COST_DECAY
+                continue
             saved = -horizon * math.expm1(-drawn) - arm.cost
-            if saved > most and arm.cost <= allowed:
+            if saved > most:
                 best, most = arm.name, saved
         return best
 
-    def saw(self, name: str, gain: float, cost: float, kept: bool) -> None:
-        """An update's measured gain and its seconds, and whether it was kept or rolled back."""
-        self.arms[name].saw(gain, cost)
+    def saw(self, name: str, gain: float, noise: float, cost: float, total: float) -> None:
+        """An update: its measured gain with the standard deviation of that, its seconds, and the gain over the drafter
+        that came of what serves after it."""
+        self.arms[name].saw(gain, noise, cost)
         self.lost += cost
-        if kept:
-            self._gain += max(0.0, gain - _NOISE)
-        pays = -self._horizon * math.expm1(-gain) > cost
+        self.sure_gain = max(0.0, total - _SURE * noise)
+        pays = -self._horizon * math.expm1(-(gain - _SURE * noise)) > cost
         self._wait = _LEAST_WAIT if pays else min(2 * self._wait, _MOST_WAIT)
+        self.rest = self._wait
+
+    def wasted(self, cost: float) -> None:
+        """An update that was given up, or that came too late to be of use: its seconds are lost."""
+        self.lost += cost
+        self._wait = min(2 * self._wait, _MOST_WAIT)
         self.rest = self._wait
 
     def drifted(self) -> None:
         """The stream has changed: gains of before say nothing, neither of arms nor of what is brought back."""
-        self._gain = 0.0
+        self.sure_gain = 0.0
         self._wait, self.rest = _LEAST_WAIT, 0
         for arm in self.arms.values():
             arm.forget()

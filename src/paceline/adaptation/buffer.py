@@ -18,7 +18,7 @@ class StreamBuffer:
         self.max_tokens = max_tokens
         self.training: deque[Conversation] = deque()
         self.apart: deque[Conversation] = deque(maxlen=_MOST_APART)
-        self._count = 0
+        self._count, self._is_closed = 0, False
 
     def add(self, conversation: Conversation) -> None:
         """A finished one; what is too short to learn from, or too long to keep, is left out."""
@@ -36,7 +36,11 @@ class StreamBuffer:
     @property
     def is_ready(self) -> bool:
         """Whether there is something to learn from and to measure on."""
-        return len(self.training) >= _APART - 1 and len(self.apart) >= 1
+        return not self._is_closed and len(self.training) >= _APART - 1 and len(self.apart) >= 1
+
+    def close(self) -> None:
+        """Be ready for nothing more."""
+        self._is_closed = True
 
     def forget(self, keep: int = 0) -> None:
         """Drop all but the last `keep` conversations, where a stream has changed."""

@@ -15,7 +15,8 @@ class AdaptationSettings:
     since it last changed, and queries to arrive at the rate they did. `max_loss` is the share of the stream's time
     that updates may lose in the end. `buffer_tokens` bounds what is kept to learn from; of a conversation, no more than
     `max_length`. An update takes `head_steps` or `whole_steps` steps over `batch_size` conversations each. `background`
-    learns in a thread beside the serving one.
+    learns in a thread beside the serving one. `forced` updates as soon as there is anything to learn from, and keeps
+    whatever comes of it: to prove that texts stay as they are.
 
     Raises:
         InputError: a value outside its range.
@@ -31,6 +32,7 @@ class AdaptationSettings:
     num_anchors: int = 16
     learning_rate: float = 2e-4
     background: bool = False
+    forced: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -43,3 +45,8 @@ class AdaptationSettings:
         for name in ("buffer_tokens", "max_length", "head_steps", "whole_steps", "batch_size", "num_anchors"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.buffer_tokens < 4 * self.max_length:
+            raise InputError(
+                f"buffer_tokens is {self.buffer_tokens}, but must be at least 4 x max_length ({self.max_length}), "
+                "so that there are conversations to learn from."
+            )

@@ -21,10 +21,12 @@ from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.eagle3 import Eagle3Drafter
 from paceline.drafters.mixture import MixtureDrafter
 from paceline.drafters.specblock import SpecBlockDrafter
-from paceline.learning import dflash, eagle3, specblock, unrolled
+from paceline.learning import dflash, unrolled
 from paceline.learning.conversation import Conversation
+from paceline.learning.eagle3 import Eagle3Objective
 from paceline.learning.eagle3_loss import Eagle3LossConfig
 from paceline.learning.losses import BlockLoss, decayed_weights, default_gamma
+from paceline.learning.specblock import SpecBlockObjective
 from paceline.learning.specblock_loss import SpecBlockLossConfig
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.draft_network import DraftNetwork
@@ -43,49 +45,68 @@ class AdaptationTask(ABC):
     how the names of the head's weights begin.
     """
 
-    network: DraftNetwork
-    objective: nn.Module
-    heads: tuple[str, ...]
+    heads: tuple[str, ...] = ("lm_head.",)
+    network: Any
 
     def __init__(self, serving: Any, checkpoint: Path, target: Target, beside: Drafter | None = None):
         self.serving, self.checkpoint, self.target, self.beside = serving, checkpoint, target, beside
+        found = self.read(checkpoint, target.info.num_layers)
+        self._is_half = all(map(_fits_half, found.state_dict().values()))
+        self.network = _with_own_head(self.build(replace(found.config, has_head=True)), found, target)
+        draft_ids = self.network.target_to_draft(torch.arange(self.network.vocab_size, device=target.info.device))
+        self.objective = self.reward(self.network, draft_ids)
 
-    def loss(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Tensor:
-        """Of `count` anchors of each conversation."""
-        batch: Any = self.batch(conversations, count, generator)
-        found: BlockLoss = self.objective(batch.to(self.network.norm.weight.device))
-        return found.loss
+    @abstractmethod
+    def read(self, checkpoint: Path, num_target_layers: int) -> Any:
+        """The network of a checkpoint."""
+
+    @abstractmethod
+    def build(self, config: Any) -> Any:
+        """A network of this shape."""
+
+    @abstractmethod
+    def reward(self, network: Any, draft_ids: Tensor) -> nn.Module:
+        """What it learns: from batches to `BlockLoss`."""
 
     @abstractmethod
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
-        """What the objective reads."""
-
-    def drafter(self, network: DraftNetwork) -> Drafter:
-        """What drafts in service, with another network."""
-        learned = self.of_network(network)
-        return learned if self.beside is None else MixtureDrafter(learned, self.beside)
+        """What the reward reads."""
 
     @abstractmethod
     def of_network(self, network: Any) -> Drafter:
         """The serving drafter with another network."""
 
     @abstractmethod
-    def empty(self) -> DraftNetwork:
-        """A network of the learning one's shape."""
+    def write(self, path: Path, metadata: dict[str, Any]) -> None:
+        """Keep the learning network as a checkpoint of its own."""
 
-    @abstractmethod
-    def save(self, path: Path) -> None:
-        """Write the learning network as a checkpoint of its own."""
+    def loss(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Tensor:
+        """Of `count` anchors of each conversation."""
+        batch = self.batch(conversations, count, generator)
+        found: BlockLoss = self.objective(batch.to(self.network.norm.weight.device))
+        return found.loss
 
-    def metadata(self) -> dict[str, Any]:
-        """What is kept in an adapted checkpoint: what the original said of itself, and that it was adapted."""
-        return read_metadata(self.checkpoint) | {"adapted_from": self.checkpoint.name}
+    def drafter(self, network: DraftNetwork) -> Drafter:
+        """What drafts in service, with another network."""
+        learned = self.of_network(network)
+        return learned if self.beside is None else MixtureDrafter(learned, self.beside)
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        """Write the learning network, with what the original said of itself and what is said here of its learning."""
+        original = {"name": self.checkpoint.name, **read_metadata(self.checkpoint)}
+        template = original.get("chat_template_sha256")
+        kept = {} if template is None else {"chat_template_sha256": template}
+        self.write(path, {**kept, "adapted_from": original, "adaptation": about})
 
     def serving_copy(self) -> DraftNetwork:
-        """The learning network's weights, ready for the target's device."""
-        copy = self.empty()
-        copy.load_state_dict(self.network.state_dict())
-        make_ready(copy.eval(), self.network.config, self.target)  # type: ignore[arg-type]  # every network has one
+        """The learning network's weights, ready for the target's device; where the original's were bfloat16, which the
+        kernels read in half the time, these are rounded to it."""
+        state = self.network.state_dict()
+        if self._is_half:
+            state = {name: w.bfloat16().to(w.dtype) if w.is_floating_point() else w for name, w in state.items()}
+        copy: DraftNetwork = self.build(self.network.config)
+        copy.load_state_dict(state)
+        make_ready(copy.eval(), self.network.config, self.target)
         return copy
 
 
@@ -93,43 +114,38 @@ class SpecBlockTask(AdaptationTask):
     """SpecBlock: blocks unrolled as in training."""
 
     heads = ("lm_head.", "rank_head.")
-    network: SpecBlockNetwork
 
-    def __init__(self, serving: SpecBlockDrafter, checkpoint: Path, target: Target, beside: Drafter | None = None):
-        super().__init__(serving, checkpoint, target, beside)
-        found = load_specblock(checkpoint, target.info.num_layers)
-        self.network = _with_own_head(SpecBlockNetwork(replace(found.config, has_head=True)), found, target)
-        self.objective = specblock.SpecBlockObjective(
-            self.network, _draft_ids(self.network), SpecBlockLossConfig(soft=_SOFT), _CHUNK
-        )
+    def read(self, checkpoint: Path, num_target_layers: int) -> SpecBlockNetwork:
+        return load_specblock(checkpoint, num_target_layers)
+
+    def build(self, config: Any) -> SpecBlockNetwork:
+        return SpecBlockNetwork(config)
+
+    def reward(self, network: SpecBlockNetwork, draft_ids: Tensor) -> nn.Module:
+        return SpecBlockObjective(network, draft_ids, SpecBlockLossConfig(soft=_SOFT), _CHUNK)
 
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
-        slots, blocks = self.network.config.num_slots, self.serving.tree.num_blocks
+        slots, blocks = self.network.num_slots, self.serving.num_blocks
         return unrolled.build_batch(conversations, slots, blocks, count, generator)
 
     def of_network(self, network: SpecBlockNetwork) -> SpecBlockDrafter:
         return SpecBlockDrafter(network, self.serving.tree, self.serving.default_tree_budget)
 
-    def empty(self) -> SpecBlockNetwork:
-        return SpecBlockNetwork(self.network.config)
-
-    def save(self, path: Path) -> None:
-        save_specblock(self.network, path, self.metadata())
+    def write(self, path: Path, metadata: dict[str, Any]) -> None:
+        save_specblock(self.network, path, metadata)
 
 
 class Eagle3Task(AdaptationTask):
     """EAGLE-3: steps on its own states as in training."""
 
-    heads = ("lm_head.",)
-    network: Eagle3Network
+    def read(self, checkpoint: Path, num_target_layers: int) -> Eagle3Network:
+        return load_eagle3(checkpoint, num_target_layers)
 
-    def __init__(self, serving: Eagle3Drafter, checkpoint: Path, target: Target, beside: Drafter | None = None):
-        super().__init__(serving, checkpoint, target, beside)
-        found = load_eagle3(checkpoint, target.info.num_layers)
-        self.network = _with_own_head(Eagle3Network(replace(found.config, has_head=True)), found, target)
-        self.objective = eagle3.Eagle3Objective(
-            self.network, _draft_ids(self.network), Eagle3LossConfig(soft=_SOFT), _CHUNK
-        )
+    def build(self, config: Any) -> Eagle3Network:
+        return Eagle3Network(config)
+
+    def reward(self, network: Eagle3Network, draft_ids: Tensor) -> nn.Module:
+        return Eagle3Objective(network, draft_ids, Eagle3LossConfig(soft=_SOFT), _CHUNK)
 
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
         return unrolled.build_batch(conversations, 1, Eagle3LossConfig.steps, count, generator)
@@ -137,25 +153,22 @@ class Eagle3Task(AdaptationTask):
     def of_network(self, network: Eagle3Network) -> Eagle3Drafter:
         return Eagle3Drafter(network, self.serving.tree, self.serving.default_tree_budget)
 
-    def empty(self) -> Eagle3Network:
-        return Eagle3Network(self.network.config)
-
-    def save(self, path: Path) -> None:
-        save_eagle3(self.network, path, self.metadata())
+    def write(self, path: Path, metadata: dict[str, Any]) -> None:
+        save_eagle3(self.network, path, metadata)
 
 
 class DFlashTask(AdaptationTask):
     """DFlash: blocks of masks after sampled anchors, as in training."""
 
-    heads = ("lm_head.",)
-    network: DFlashNetwork
+    def read(self, checkpoint: Path, num_target_layers: int) -> DFlashNetwork:
+        return load_dflash(checkpoint)
 
-    def __init__(self, serving: DFlashDrafter, checkpoint: Path, target: Target, beside: Drafter | None = None):
-        super().__init__(serving, checkpoint, target, beside)
-        found = load_dflash(checkpoint)
-        self.network = _with_own_head(DFlashNetwork(replace(found.config, has_head=True)), found, target)
-        weights = decayed_weights(default_gamma(found.config.block_size))
-        self.objective = dflash.DFlashObjective(self.network, _draft_ids(self.network), weights, _SOFT, _CHUNK)
+    def build(self, config: Any) -> DFlashNetwork:
+        return DFlashNetwork(config)
+
+    def reward(self, network: DFlashNetwork, draft_ids: Tensor) -> nn.Module:
+        weights = decayed_weights(default_gamma(network.config.block_size))
+        return dflash.DFlashObjective(network, draft_ids, weights, _SOFT, _CHUNK)
 
     def batch(self, conversations: Sequence[Conversation], count: int, generator: torch.Generator) -> Any:
         return dflash.build_batch(conversations, self.network.config.block_size, count, generator)
@@ -163,11 +176,8 @@ class DFlashTask(AdaptationTask):
     def of_network(self, network: DFlashNetwork) -> DFlashDrafter:
         return DFlashDrafter(network, self.serving.growth, self.serving.default_tree_budget, self.serving.shared_noise)
 
-    def empty(self) -> DFlashNetwork:
-        return DFlashNetwork(self.network.config)
-
-    def save(self, path: Path) -> None:
-        save_dflash(self.network, path, self.metadata())
+    def write(self, path: Path, metadata: dict[str, Any]) -> None:
+        save_dflash(self.network, path, metadata)
 
 
 def _with_own_head(fresh: N, found: DraftNetwork, target: Target) -> N:
@@ -180,5 +190,5 @@ def _with_own_head(fresh: N, found: DraftNetwork, target: Target) -> N:
     return fresh.to(target.info.device).float().train()
 
 
-def _draft_ids(network: DraftNetwork) -> Tensor:
-    return network.target_to_draft(torch.arange(network.vocab_size, device=network.norm.weight.device))
+def _fits_half(weight: Tensor) -> bool:
+    return not weight.is_floating_point() or torch.equal(weight.bfloat16().to(weight.dtype), weight)

@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.checkpoints.dialect import Dialect, dialect_of
+from paceline.checkpoints.files import few
 from paceline.decode import Parts
 from paceline.device_clock import device_clock
 from paceline.drafters.base import Drafter
@@ -89,6 +90,8 @@ class HuggingFaceMethod(Method):
         )
 
 
+#: How the names of methods end that learn while they serve; the one that does not is named without it.
+LEARNING = "-adapt"
 #: ddtree without knowledge of the sampling noise.
 UNSHARED = "ddtree_unshared"
 #: dflash with a chain drawn from q, and the rule that accepts it. Their texts are other samples of the same p.
@@ -105,6 +108,8 @@ _NETWORK_METHODS = {
     "ddtree-adapt": (Dialect.Z_LAB, "best_first"),
     "eagle3": (Dialect.EAGLE3, "best_first"),
     "eagle3-static": (Dialect.EAGLE3, "top_k"),
+    "eagle3-adapt": (Dialect.EAGLE3, "best_first"),
+    "mixture-adapt": (Dialect.Z_LAB, "best_first"),
 } | dict.fromkeys(SAMPLED, (Dialect.Z_LAB, "chain"))
 _EMBEDDED = {Dialect.Z_LAB: "dflash", Dialect.SPECBLOCK: "specblock", Dialect.EAGLE3: "eagle3"}
 #: Methods whose trees a policy can size.
@@ -154,10 +159,11 @@ def build_methods(
     `hugging_face` is the unchanged model for `hf`, `pair` tells the digests of the target and a drafter by name.
 
     Raises:
-        InputError: a method that needs a drafter where none was given, policies without a method that grows trees.
+        InputError: a method that needs a drafter where none was given, or a drafter that no method needs.
     """
     methods: list[Method] = []
     named = drafting.by_dialect()
+    _check_used(named, names)
     for name in names:
         if name == "hf":
             methods.append(HuggingFaceMethod(hugging_face))
@@ -173,6 +179,16 @@ def build_methods(
             policy = load_policy(spec, model.target, parts.drafter, drafting.tree_budget, digests)
             methods.append(_engine_method(f"{name}+{spec}", model, replace(parts, policy=policy)))
     return methods
+
+
+def _check_used(named: Mapping[Dialect, str], names: Sequence[str]) -> None:
+    used = {_NETWORK_METHODS[name][0] for name in names if name in _NETWORK_METHODS}
+    for dialect, drafter in named.items():
+        if dialect not in used:
+            fitting = few([name for name, (its, _) in _NETWORK_METHODS.items() if its is dialect])
+            raise InputError(
+                f"{drafter!r} is a {_EMBEDDED[dialect]} drafter, which none of the methods uses; add one of {fitting}."
+            )
 
 
 def _drafter_name(name: str, model: Model, named: Mapping[Dialect, str]) -> str | None:
@@ -192,7 +208,7 @@ def _parts(name: str, model: Model, drafter: str | None, drafting: Drafting) -> 
     part = None if drafter is None else _drafter(name, model, drafter)
     budget = drafting.tree_budget if name in GROWING else None
     parts = make_parts(model.target, part, drafting.block_size, budget)
-    if drafter is not None and name.endswith("-adapt"):
+    if drafter is not None and name.endswith(LEARNING):
         expecting = AdaptationSettings(expected_queries=drafting.num_queries)
         parts = replace(parts, observer=make_adapter(parts, drafter, expecting))
     return replace(parts, rule=SAMPLED.get(name))
@@ -208,7 +224,7 @@ def _drafter(name: str, model: Model, drafter: str) -> Drafter:
         return DFlashDrafter(part.network, part.growth, shared_noise=False)
     if name in SAMPLED:
         return DFlashDrafter(part.network, part.growth, samples=True)
-    return MixtureDrafter(part, PromptLookupDrafter()) if name == "mixture" else part
+    return MixtureDrafter(part, PromptLookupDrafter()) if name.removesuffix(LEARNING) == "mixture" else part
 
 
 def _engine_method(name: str, model: Model, parts: Parts) -> EngineMethod:

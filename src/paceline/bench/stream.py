@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from paceline.adaptation.adapter import Adapter
-from paceline.bench.methods import EngineMethod, Method
+from paceline.bench.methods import LEARNING, EngineMethod, Method
 from paceline.bench.run import Measurement
 from paceline.metrics import acceptance_length, tokens_per_s
 
-LEARNING = "-adapt"
-"""How the names of methods end that learn; the one that does not is named without it."""
 _PARTS = 6
 
 
@@ -59,9 +57,10 @@ def _updates(method: Method) -> dict[str, Any]:
             "arm": update.arm,
             "before": update.before,
             "after": update.after,
+            "original": update.original,
             "seconds": update.seconds,
-            "kept": update.network is not None,
-            "query": update.query,
+            "kept": update.kept,
+            "query": update.query - 1,  # less the one that warmed up
         }
         for update in method.engine.parts.observer.updates
     ]

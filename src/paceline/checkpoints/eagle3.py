@@ -123,7 +123,7 @@ def shape_of(
             f"{path} does not say how many layers its target has, which tells the layers that it taps; "
             "load it together with its target."
         )
-    values["target_layer_ids"] = tuple(taps or default_taps(values["num_target_layers"]))
+    values["target_layer_ids"] = tuple(default_taps(values["num_target_layers"]) if taps is None else taps)
     with read_values(path):
         return Eagle3Config(
             **values,

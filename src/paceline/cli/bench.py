@@ -37,6 +37,8 @@ MethodName = Literal[
     "ddtree-adapt",
     "eagle3",
     "eagle3-static",
+    "eagle3-adapt",
+    "mixture-adapt",
     "dflash_reject",
     "dflash_block",
 ]
@@ -99,10 +101,10 @@ def run(args: Arguments) -> None:
     if args.repeats < 1:
         raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
     _check_reference(args, settings)
-    from paceline.bench.methods import GROWING, SAMPLED
+    from paceline.bench.methods import GROWING, LEARNING, SAMPLED
     from paceline.bench.policy_comparison import compare_policies
     from paceline.bench.run import WARM_UP_TOKENS, measure
-    from paceline.bench.stream import LEARNING, along_the_stream
+    from paceline.bench.stream import along_the_stream
     from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
     from paceline.bench.table import results_table
     from paceline.near_ties import MAX_GAP_ULPS, find_divergence

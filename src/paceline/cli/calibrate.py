@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.options import ModelOptions, load_model
+from paceline.cli.options import ModelOptions, load_model, refuse_adapting
 from paceline.errors import InputError
 from paceline.result_files import check_writable, write_json
 
@@ -35,8 +35,7 @@ def run(args: Arguments) -> None:
     for flag, value in (("--policy", args.model.policy), ("--block-size", args.model.block_size)):
         if value is not None:
             raise InputError(f"{flag} came, but costs are measured for every policy and block size; leave it out.")
-    if args.model.adapt:
-        raise InputError("--adapt came, but nothing is served here; leave it out.")
+    refuse_adapting(args.model, "nothing is served here")
     model = load_model(args.model, console)
     if model.drafter is None:
         raise InputError("drafter is 'none', but there is nothing to weigh without one; name a drafter.")

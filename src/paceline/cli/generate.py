@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from paceline.cli.options import ModelOptions, SamplingOptions, check_drafting, load_model
+from paceline.cli.options import ModelOptions, SamplingOptions, check_drafting, load_model, refuse_adapting
 from paceline.cli.report import logprob_table, summary
 from paceline.errors import InputError
 from paceline.types import Completion, complete
@@ -45,6 +45,7 @@ def run(args: Arguments) -> None:
     prompt = read_prompt(args.prompt, args.prompt_file)
     console = Console(stderr=True, highlight=False)
     check_drafting(args.sampling, args.model)
+    refuse_adapting(args.model, "a drafter learns from many queries and generate answers one")
     model = load_model(args.model, console)
     if args.n != 1:
         for i, completion in enumerate(model.samples(prompt, settings, args.n)):

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paceline.cli.options import Count, ModelOptions
+from paceline.cli.options import Count, ModelOptions, refuse_adapting
 from paceline.errors import InputError, PromptTooLongError
 from paceline.label.config import LabelConfig
 from paceline.prompts import Prompt, read_prompts
@@ -99,8 +99,7 @@ def _check(args: Arguments) -> None:
         raise InputError("--block-size is one size, but labels compare several; name them with --block-sizes.")
     if args.model.policy is not None:
         raise InputError("--policy chooses a block size, but labels compare several; leave it out.")
-    if args.model.adapt:
-        raise InputError("--adapt changes the drafter on the way, but labels compare one drafter; leave it out.")
+    refuse_adapting(args.model, "labels compare one drafter")
     if args.model.drafter == "none":
         raise InputError("drafter is 'none', but there is nothing to label without one; name a drafter.")
     most = MAX_WORKERS if args.ray is not None else MAX_PROCESSES

@@ -215,9 +215,22 @@ def check_drafting(sampling: SamplingOptions, options: ModelOptions) -> None:
         raise InputError(f"{flag} and --no-draft came, but nothing is drafted then; leave one of them out.")
 
 
-def load_model(options: ModelOptions, console: Console) -> Model:
-    """The model that the flags name; `console` shows what takes time."""
+def refuse_adapting(options: ModelOptions, why: str) -> None:
+    """Refuse what lets a drafter learn, where it cannot or may not.
+
+    Raises:
+        InputError: says why.
+    """
+    if options.adapt:
+        raise InputError(f"--adapt came, but {why}; leave it out.")
+
+
+def load_model(options: ModelOptions, console: Console, learning: AdaptationSettings | None = None) -> Model:
+    """The model that the flags name; `console` shows what takes time. `learning` is how a drafter learns that does."""
     GenerationSettings(block_size=options.block_size, tree_budget=options.tree_budget)  # refused before the loading
+    arguments = options.load_arguments()
+    if options.adapt and learning is not None:
+        arguments["adapt"] = learning
     if options.policy is not None:
         check_spelling(options.policy)
     with console.status("loading") if console.is_terminal else nullcontext() as status:
@@ -229,4 +242,4 @@ def load_model(options: ModelOptions, console: Console) -> Model:
         logging.disable_progress_bar()
         if options.target is None:
             embedded_target(report=status.update if status else console.print)
-        return load(**options.load_arguments())
+        return load(**arguments)

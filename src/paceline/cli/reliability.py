@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from paceline.cli.options import Count, ModelOptions, load_model
+from paceline.cli.options import Count, ModelOptions, load_model, refuse_adapting
 from paceline.errors import InputError
 from paceline.prompts import check_length, read_prompts
 from paceline.result_files import check_folder, write_json
@@ -46,6 +46,7 @@ def reliability(args: Reliability) -> None:
         raise InputError(
             f"policy is {args.model.policy!r}, but chances are compared under a fixed plan; name fixed:SIZE:NODES."
         )
+    refuse_adapting(args.model, "chances are those of one drafter")
     prompts = read_prompts(args.prompts, args.limit)
     settings = GenerationSettings(max_tokens=args.max_tokens, temperature=args.temperature)
     from paceline.bench.policy_figures import check_matplotlib

@@ -11,7 +11,7 @@ from rich.text import Text
 from paceline.types import FinishReason, Statistics, TokenLogprob
 
 if TYPE_CHECKING:
-    from paceline.adaptation.adapter import Update
+    from paceline.adaptation.learner import Update
 
 
 def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
@@ -40,7 +40,7 @@ def _drafted(statistics: Statistics) -> str:
 
 def learned(updates: Sequence[Update]) -> str:
     """What a drafter learned while it served, in a line."""
-    kept = [update for update in updates if update.network is not None]
+    kept = [update for update in updates if update.kept]
     seconds = sum(update.seconds for update in updates)
     return f"the drafter learned {len(updates)} times in {seconds:.1f} s; {len(kept)} updates were kept"
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from paceline.adaptation.settings import AdaptationSettings
 from paceline.cli.options import Count, ModelOptions, load_model
+from paceline.cli.report import learned
 from paceline.errors import InputError, LawBrokenError
 from paceline.prompts import check_length, read_prompts
 from paceline.result_files import check_writable, write_json
@@ -59,7 +61,7 @@ def run(args: Arguments) -> None:
         raise InputError(
             f"{len(prompts)} prompt came, but at least 2 are needed to prove that neighbours change nothing."
         )
-    model = load_model(args.model, console)
+    model = load_model(args.model, console, AdaptationSettings(forced=True, whole_steps=1))
     encoded = [model.encode(prompt.text) for prompt in prompts]
     for prompt, tokens in zip(prompts, encoded, strict=True):
         check_length(prompt, len(tokens) + max(args.max_tokens, ROOM), model.target.info.max_context)
@@ -67,6 +69,10 @@ def run(args: Arguments) -> None:
             raise InputError(f"prompt {prompt.id!r} of {prompt.set_name} has one token, but at least 2 are needed.")
     subject = _subject(args, model, encoded)
     rows = _prove(subject, console)
+    if model.adapter is not None:
+        console.print(learned(model.adapter.updates))
+        if not model.adapter.updates:
+            raise InputError("nothing was learned on the way, so nothing is proven of it; give more prompts or tokens.")
     if args.json is not None:
         from paceline.provenance import provenance
 

@@ -24,15 +24,15 @@ _BUDGET_CPU, _BUDGET = 8, 60
 @dataclass(frozen=True)
 class Eagle3TreeConfig:
     """How trees grow: `depth` levels where nobody asks for another number, of each of which the likeliest `num_starts`
-    nodes get `width` children. Of all of them the likeliest stay.
+    nodes get `width` children. Of all of them the likeliest stay. The sizes are those of the paper.
 
     Raises:
         InputError: sizes that no tree has.
     """
 
-    depth: int = 5
-    num_starts: int = 4
-    width: int = 4
+    depth: int = 7
+    num_starts: int = 10
+    width: int = 10
 
     def __post_init__(self) -> None:
         for name, most in (("depth", _MOST_DEPTH), ("num_starts", _MOST_WIDTH), ("width", _MOST_WIDTH)):
@@ -40,25 +40,27 @@ class Eagle3TreeConfig:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be from 1 to {most}.")
 
 
-EAGLE3_TREES: Mapping[str, Eagle3TreeConfig] = MappingProxyType(
+_ON_CPU = Eagle3TreeConfig(5, 4, 4)
+EAGLE3_TREES: Mapping[str, Eagle3TreeConfig | None] = MappingProxyType(
     {
-        "best_first": Eagle3TreeConfig(),
-        "top_k": Eagle3TreeConfig(num_starts=1, width=2),
-        "chain": Eagle3TreeConfig(num_starts=1, width=1),
+        "best_first": None,
+        "top_k": Eagle3TreeConfig(5, 1, 2),
+        "chain": Eagle3TreeConfig(5, 1, 1),
     }
 )
-"""By the names of how trees grow: from what is likely, always in the same shape, not at all."""
+"""By the names of how trees grow: from what is likely (None: in sizes that fit the device), always in the same shape,
+not at all."""
 
 
 class Eagle3Drafter(UnrolledDrafter):
-    """The network, and how its trees grow."""
+    """The network, and how its trees grow: as in the paper where not said, and smaller on a CPU."""
 
     name = "eagle3"
     network: Eagle3Network
 
     def __init__(self, network: Eagle3Network, tree: Eagle3TreeConfig | None = None, tree_budget: int | None = None):
-        self.tree = tree or Eagle3TreeConfig()
         on_cpu = network.norm.weight.device.type == "cpu"
+        self.tree = tree or (_ON_CPU if on_cpu else Eagle3TreeConfig())
         budget = tree_budget or (_BUDGET_CPU if on_cpu else _BUDGET)
         super().__init__(network, self.tree.depth, self.tree.num_starts, budget)
         self._width = min(self.tree.width, network.num_draft_tokens)

@@ -69,7 +69,7 @@ class UnrolledState:
     def restore(self, row: int, saved: tuple[int, list[Tensor], list[Tensor]], length: int) -> None:
         positions, rows, unread = saved
         self.cache.restore(row, rows, min(positions, length) * self.slots)
-        if length > positions:
+        if length > positions and unread:
             self.unread[row] = [torch.cat(unread)[: length - positions]]
 
     def take_unread(self, row: int) -> Tensor:
@@ -112,8 +112,11 @@ class UnrolledDrafter(Drafter):
     def observe(
         self, state: UnrolledState, first_row: int, features: Float[Tensor, "b n f"], counts: Sequence[int]
     ) -> None:
-        for row, count in enumerate(counts):
-            state.unread.setdefault(first_row + row, []).append(features[row, :count].clone())
+        last = self.network.config.max_position_embeddings
+        for row, count in enumerate(counts, start=first_row):
+            waiting = state.unread.setdefault(row, [])
+            if state.num_positions(row) + sum(map(len, waiting)) < last:  # past it nothing is drafted any more
+                waiting.append(features[row - first_row, :count].clone())
 
     @torch.inference_mode()
     def draft(self, state: UnrolledState, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:

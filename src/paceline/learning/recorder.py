@@ -25,16 +25,23 @@ TOP = 16
 class _Rows:
     """Row t describes token t and the distribution after it."""
 
+    count: int = 0
     features: list[Tensor] = field(default_factory=list)
     top_ids: list[Tensor] = field(default_factory=list)
     top_log_probs: list[Tensor] = field(default_factory=list)
 
+    def add(self, features: Tensor, top_ids: Tensor, top_log_probs: Tensor) -> None:
+        self.features.append(features)
+        self.top_ids.append(top_ids)
+        self.top_log_probs.append(top_log_probs)
+        self.count += len(features)
+
 
 class Recorder(RoundObserver):
-    """A round observer that keeps the rows of the sequences it was asked to watch."""
+    """A round observer that keeps the rows of the sequences it was asked to watch, the first `max_rows` of each."""
 
-    def __init__(self, feature_layers: Sequence[int]):
-        self.feature_layers = tuple(feature_layers)
+    def __init__(self, feature_layers: Sequence[int], max_rows: int | None = None):
+        self.feature_layers, self._max_rows = tuple(feature_layers), max_rows
         self._rows: dict[int, _Rows] = {}
 
     def watch(self, sequence: ActiveSequence) -> None:
@@ -47,14 +54,16 @@ class Recorder(RoundObserver):
             return
         assert result.features is not None, "nothing is tapped"
         unknown = result.features.shape[1] - 1
-        rows.features.append(result.features[0].to("cpu", torch.bfloat16))
         ids, log_probs = _top(result.logits[0])
-        rows.top_ids.append(torch.cat([ids.new_zeros(unknown, TOP), ids]))
-        rows.top_log_probs.append(torch.cat([log_probs.new_zeros(unknown, TOP), log_probs]))
+        rows.add(
+            result.features[0].to("cpu", torch.bfloat16),
+            torch.cat([ids.new_zeros(unknown, TOP), ids]),
+            torch.cat([log_probs.new_zeros(unknown, TOP), log_probs]),
+        )
 
     def on_round(self, sequences: Sequence[ActiveSequence], result: Pass, accepted: Accepted) -> None:
         assert result.features is not None, "nothing is tapped"
-        watched = [(row, rows) for row, s in enumerate(sequences) if (rows := self._rows.get(id(s))) is not None]
+        watched = [(row, rows) for row, s in enumerate(sequences) if (rows := self._open(s)) is not None]
         kept = [[0, *accepted.paths[row]] for row, _ in watched]
         if not kept:
             return
@@ -63,10 +72,13 @@ class Recorder(RoundObserver):
         ids, log_probs = _top(result.logits[at])
         counts = list(map(len, kept))
         parts = zip(features.split(counts), ids.split(counts), log_probs.split(counts), strict=True)
-        for (_, rows), (of_features, of_ids, of_log_probs) in zip(watched, parts, strict=True):
-            rows.features.append(of_features)
-            rows.top_ids.append(of_ids)
-            rows.top_log_probs.append(of_log_probs)
+        for (_, rows), part in zip(watched, parts, strict=True):
+            rows.add(*part)
+
+    def _open(self, sequence: ActiveSequence) -> _Rows | None:
+        """The rows of a sequence to which more are to come."""
+        rows = self._rows.get(id(sequence))
+        return None if rows is None or (self._max_rows is not None and rows.count >= self._max_rows) else rows
 
     def watches(self, sequence: ActiveSequence) -> bool:
         """Whether this sequence is being recorded."""
@@ -77,11 +89,13 @@ class Recorder(RoundObserver):
         self._rows.pop(id(sequence), None)
 
     def take(self, sequence: ActiveSequence, tokens: Sequence[int], response_start: int) -> Conversation:
-        """The finished conversation; its rows are forgotten here."""
+        """The finished conversation, as far as it was kept; its rows are forgotten here."""
         rows = self._rows.pop(id(sequence))
-        known = len(tokens) - 1  # nothing was computed after the last token
+        known = min(len(tokens) - 1, rows.count)  # nothing was computed after the last token
+        if self._max_rows is not None:
+            known = min(known, self._max_rows - 1)
         return Conversation(
-            torch.tensor(tokens, dtype=torch.int32),
+            torch.tensor(tokens[: known + 1], dtype=torch.int32),
             response_start,
             _with_blank(torch.cat(rows.features)[:known]),
             _with_blank(torch.cat(rows.top_ids)[:known]),

@@ -78,9 +78,10 @@ def initialise_eagle3(
     """Copy a target layer into the draft layer; the state starts as the last tap. Of projections that read token and
     state, the part for the state is copied. Arguments and result as in `initialise_from_target`."""
     done, hidden = [], network.config.hidden_size
+    reads_both = tuple(f"self_attn.{part}_proj.weight" for part in "qkv")
     for name, weight in network.midlayer.named_parameters():
         source = layer_state.get(name if name != "hidden_norm.weight" else "input_layernorm.weight")
-        part = weight[:, hidden:] if weight.dim() == 2 and weight.shape[1] == 2 * hidden else weight
+        part = weight[:, hidden:] if name in reads_both else weight
         if source is not None and source.shape == part.shape:
             part.copy_(source)
             done.append(f"midlayer.{name}")

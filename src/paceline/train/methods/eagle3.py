@@ -48,14 +48,9 @@ class Eagle3Training(TrainingMethod):
         return build_batch(conversations, 1, self.config.loss.steps, self.config.num_anchors, generator)
 
     def drafting(self) -> tuple[DraftingMethod, ...]:
-        budget = self.config.tree_budget
+        budget, size = self.config.tree_budget, 1 + self.config.loss.steps
         return tuple(
-            DraftingMethod(
-                f"{name}_{budget}",
-                partial(Eagle3Drafter, tree=EAGLE3_TREES[tree]),
-                1 + EAGLE3_TREES[tree].depth,
-                budget,
-            )
+            DraftingMethod(f"{name}_{budget}", partial(Eagle3Drafter, tree=EAGLE3_TREES[tree]), size, budget)
             for name, tree in (("static", "top_k"), ("tree", "best_first"))
         )
 
