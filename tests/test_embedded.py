@@ -17,6 +17,7 @@ import pytest
 from paceline import embedded
 from paceline.embedded import SMOLLM2_135M, EmbeddedModel, embedded_drafter, embedded_target
 from paceline.errors import CheckpointError, DownloadError, InputError
+from paceline.sources import drafter_path
 
 MEMBER = "tiny_weights/tiny.gguf"
 CONTENT = b"GGUF, as far as this test goes"
@@ -159,7 +160,12 @@ def test_a_missing_embedded_drafter_is_a_checkpoint_error(tmp_path, monkeypatch)
         embedded_drafter()
     (tmp_path / "assets" / "smollm2-dflash").mkdir(parents=True)
     (tmp_path / "assets" / "smollm2-dflash" / "config.json").write_text("{}")
-    assert embedded_drafter() == tmp_path / "assets" / "smollm2-dflash"
+    assert embedded_drafter() == drafter_path("dflash") == tmp_path / "assets" / "smollm2-dflash"
+    with pytest.raises(CheckpointError, match="the embedded specblock drafter is missing"):
+        drafter_path("specblock")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "specblock").mkdir()
+    assert drafter_path("specblock").resolve() == tmp_path / "specblock"  # a folder of that name comes first
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.adaptation.settings import AdaptationSettings
 from paceline.cli import main
 from paceline.decode import Parts
 from paceline.embedded import embedded_drafter, embedded_policies
@@ -40,13 +41,13 @@ def expected():
     return texts
 
 
-def _drafted(target, tree: str) -> Parts:
-    return make_parts(target, load_drafter(str(embedded_drafter()), target, tree))
+def _drafted(target, kind: str, tree: str) -> Parts:
+    return make_parts(target, load_drafter(kind, target, tree))
 
 
-@pytest.mark.parametrize("tree", ["chain", "best_first"])
-def test_greedy_text_equals_hugging_face_generate_alone(target, expected, tree):
-    engine = Engine(_drafted(target, tree), max_batch=1)
+@pytest.mark.parametrize("kind", ["dflash", "specblock"])
+def test_greedy_text_equals_hugging_face_generate_alone(target, expected, kind):
+    engine = Engine(_drafted(target, kind, "best_first"), max_batch=1)
     accepted = 0
     for prompt, tokens in expected:
         request = engine.submit(prompt, GenerationSettings(max_tokens=NUM_TOKENS))
@@ -56,9 +57,9 @@ def test_greedy_text_equals_hugging_face_generate_alone(target, expected, tree):
     assert accepted > 0
 
 
-@pytest.mark.parametrize("tree", ["chain", "best_first"])
-def test_greedy_text_equals_hugging_face_generate_in_a_batch_that_changes(target, expected, tree):
-    engine = Engine(_drafted(target, tree), max_batch=8)
+@pytest.mark.parametrize(("kind", "tree"), [("dflash", "chain"), ("dflash", "best_first"), ("specblock", "best_first")])
+def test_greedy_text_equals_hugging_face_generate_in_a_batch_that_changes(target, expected, kind, tree):
+    engine = Engine(_drafted(target, kind, tree), max_batch=8)
     requests = [
         engine.submit(prompt, GenerationSettings(max_tokens=NUM_TOKENS - i % 8))
         for i, (prompt, _) in enumerate(expected)
@@ -73,6 +74,21 @@ def test_the_demo_shows_equal_texts_and_a_tree(capsys):
     shown = capsys.readouterr().out
     assert "All 20 texts are the same as plain decoding's" in shown
     assert "One round:" in shown and "✓" in shown
+
+
+def test_a_drafter_that_learns_meanwhile_changes_no_text(expected):
+    settings = AdaptationSettings(forced=True, whole_steps=1)
+    model = load(drafter="specblock", adapt=settings, device="cpu")
+    for prompt, tokens in expected[:8]:
+        request = model.engine.submit(prompt, GenerationSettings(max_tokens=NUM_TOKENS))
+        model.engine.run()
+        assert request.tokens == tokens
+    assert model.adapter.updates
+
+
+def test_the_drafters_that_come_with_it_are_small():
+    for kind in ("dflash", "specblock"):
+        assert sum(f.stat().st_size for f in embedded_drafter(kind).iterdir()) < 16e6
 
 
 @pytest.mark.parametrize("spec", ["blockpilot", "cost_aware", "joint"])

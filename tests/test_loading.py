@@ -6,13 +6,18 @@ import warnings
 import pytest
 import torch
 
+from paceline.adaptation.settings import AdaptationSettings
+from paceline.adaptation.task import DFlashTask, Eagle3Task, SpecBlockTask
+from paceline.checkpoints.eagle3 import save_eagle3
 from paceline.checkpoints.specblock import save_specblock
 from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.loading import load
+from paceline.policies.base import Plan
 from paceline.sources import template_digest
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
+from tiny_eagle3 import tiny_eagle3
 from tiny_folder import TEMPLATE, write_tiny_folder
 from tiny_specblock import tiny_specblock
 
@@ -56,6 +61,47 @@ def test_a_specblock_drafter_is_known_by_its_checkpoint_and_shaped_as_asked(fold
     assert load(str(folder), name, lookup=False).drafter.name == "specblock"
     assert load(str(folder), name).drafter.name == "specblock+prompt_lookup"
     assert load(str(folder), name, lookup=False, siblings=(2, 3, 4, 1)).drafter.tree.siblings == (2, 3, 4, 1)
+
+
+def test_an_eagle3_drafter_is_known_by_its_checkpoint(folder, tmp_path):
+    save_eagle3(tiny_eagle3(), tmp_path / "drafter", {"chat_template_sha256": template_digest(TEMPLATE)})
+    name, settings = str(tmp_path / "drafter"), GenerationSettings(max_tokens=12)
+    plain = load(str(folder), "none").generate("w1 w2 w3", settings)
+    for options in ({}, {"tree": "top_k"}, {"tree": "chain"}, {"lookup": False, "tree_budget": 5, "block_size": 3}):
+        model = load(str(folder), name, **options)
+        assert model.generate("w1 w2 w3", settings).tokens == plain.tokens
+    assert model.drafter.name == "eagle3" and load(str(folder), name).drafter.name == "eagle3+prompt_lookup"
+
+
+@pytest.mark.parametrize(
+    ("save", "make", "task"),
+    [
+        (save_dflash, tiny_network, DFlashTask),
+        (save_specblock, tiny_specblock, SpecBlockTask),
+        (save_eagle3, tiny_eagle3, Eagle3Task),
+    ],
+)
+@pytest.mark.parametrize("lookup", [True, False])
+def test_every_drafter_with_a_network_can_learn_and_is_measured_as_it_serves(
+    folder, tmp_path, save, make, task, lookup
+):
+    save(make(), tmp_path / "drafter", {"chat_template_sha256": template_digest(TEMPLATE)})
+    settings = AdaptationSettings(forced=True, whole_steps=1)
+    model = load(str(folder), str(tmp_path / "drafter"), lookup=lookup, adapt=settings, block_size=3, tree_budget=2)
+    assert type(model.adapter.task) is task and (model.adapter.task.beside is not None) == lookup
+    assert model.adapter.learner.plan == Plan(3, 2)
+    plain = load(str(folder), "none")
+    for number in range(6):
+        prompt, asked = f"w{number} w2 w3", GenerationSettings(max_tokens=12, ignore_eos=True)
+        assert model.generate(prompt, asked).tokens == plain.generate(prompt, asked).tokens
+    assert model.adapter.updates
+
+
+@pytest.mark.parametrize("drafter", ["none", "prompt_lookup", None])
+def test_what_has_no_network_cannot_learn(folder, drafter, monkeypatch):
+    monkeypatch.setattr("paceline.loading.load_target", lambda *args: pytest.fail("a target was loaded"))
+    with pytest.raises(InputError, match="has none"):
+        load(str(folder), drafter, adapt=True)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,10 @@ SMOLLM2_135M = EmbeddedModel(
 )
 
 
+DRAFTER_KINDS = ("dflash", "specblock", "eagle3")
+"""Drafters that may come with an installation; the first one drafts where none is named."""
+
+
 def _silent(_: str) -> None:
     pass
 
@@ -93,7 +97,7 @@ def has_embedded_drafter(kind: str) -> bool:
 
 
 def embedded_drafter(kind: str = "dflash") -> Path:
-    """Folder of a drafter for the embedded target: `dflash`, which drafts where none is named, or `specblock`.
+    """Folder of a drafter for the embedded target, by its kind.
 
     Raises:
         CheckpointError: this installation does not carry it.
@@ -101,8 +105,8 @@ def embedded_drafter(kind: str = "dflash") -> Path:
     folder = _asset(kind)
     if not has_embedded_drafter(kind):
         raise CheckpointError(
-            f"the embedded drafter is missing from this installation (expected in {str(folder)!r}); "
-            "reinstall paceline, or name a drafter with --drafter."
+            f"the embedded {kind} drafter is missing from this installation (expected in {str(folder)!r}); "
+            "reinstall paceline, or name another drafter with --drafter."
         )
     return folder
 

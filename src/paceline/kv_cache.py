@@ -46,6 +46,7 @@ class SlotCache:
         self._allocate()
         self.open(0, 0, 0)
 
+    @torch.inference_mode(False)  # what is made inside that mode can never be written outside of it
     def _allocate(self) -> None:
         # keys, values of layer i are self._layers[i], views of the group tensors [layers, rows, heads, slots, size]
         self._groups: list[tuple[Tensor, Tensor]] = []

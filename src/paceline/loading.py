@@ -77,17 +77,18 @@ def load(
 ) -> Model:
     """Load a target and a drafter.
 
-    `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a
-    checkpoint folder or hub name, "prompt_lookup", or "none"; None means the embedded drafter for the embedded target
-    and prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a draft
-    network grows by best_first. `siblings` and `starts` shape the trees of a SpecBlock drafter: tokens that a slot
-    tries for each rank bucket, and nodes from which its later blocks start. `exact` refuses a target whose logits
-    depend, in their last bits, on what else is in the pass. `policy` decides how much to draft: "fixed:SIZE[:NODES]",
-    "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or "joint[:FOLDER]"; the last two kinds measure this machine once
-    (None: `block_size`, or the drafter's own). `adapt` lets the drafter learn from what it serves (the model's
-    `adapter` tells what it did, and saves it). `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
-    The caches of the last `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16
-    such a prompt's text may part from a fresh start's where two tokens nearly tie).
+    `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a checkpoint
+    folder or hub name, "prompt_lookup", or "none"; "dflash" and "specblock" are those that come with the embedded
+    target. None means the first of them for the embedded target and prompt lookup for any other. `lookup` merges what
+    followed the same words before into the trees that a draft network grows by best_first. `siblings` and `starts`
+    shape the trees of a SpecBlock drafter: tokens that a slot tries for each rank bucket, and nodes from which its
+    later blocks start. `exact` refuses a target whose logits depend, in their last bits, on what else is in the pass.
+    `policy` decides how much to draft: "fixed:SIZE[:NODES]", "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or
+    "joint[:FOLDER]"; the last two kinds measure this machine once (None: `block_size`, or the drafter's own). `adapt`
+    lets the drafter learn from what it serves (the model's `adapter` tells what it did, and saves it). `dtype` defaults
+    to float32 on a CPU and to the checkpoint's elsewhere. The caches of the last `num_prefixes` answers are kept for
+    prompts that begin like them (in bfloat16 and float16 such a prompt's text may part from a fresh start's where two
+    tokens nearly tie).
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).

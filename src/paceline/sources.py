@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from paceline.checkpoints.digest import checkpoint_digest
 from paceline.checkpoints.files import expanded
-from paceline.embedded import embedded_drafter, embedded_target
+from paceline.embedded import DRAFTER_KINDS, embedded_drafter, embedded_target
 from paceline.errors import CheckpointError
 
 #: What may be given in place of a path to a drafter.
@@ -39,8 +39,11 @@ def target_folder(name: str | None) -> Path:
 
 
 def drafter_path(name: str) -> Path:
-    """A folder as it is; a name like `organisation/model` is fetched from the hub once."""
+    """A folder as it is; the kind of a drafter that comes with us is that one, and a name like `organisation/model` is
+    fetched from the hub once."""
     path = expanded(name)
+    if name in DRAFTER_KINDS and not path.exists():
+        return embedded_drafter(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return path
     return _fetch("drafter", name, ["*.json", "*.safetensors"])

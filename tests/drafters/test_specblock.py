@@ -95,6 +95,17 @@ def test_a_row_that_reads_much_may_stand_beside_a_long_one(target):
     assert same(trees[1], draft_alone(target, drafter, TOKENS, request))
 
 
+def test_a_cache_that_grew_while_drafting_can_be_moved_afterwards(target):
+    drafter = new_drafter(target)
+    state = drafter.new_state(2, 2, torch.device("cpu"))
+    for row in range(2):
+        drafter.observe(state, row, features_of(target, drafter, TOKENS[:-1]), [7])
+    drafter.draft(state, [DraftRequest(TOKENS, 10, 12, 20)] * 2, StageClock())
+    assert state.cache.num_slots > 2 * 3 + state.room
+    state.move(1, 0)
+    state.clear(1)
+
+
 def test_rows_move_are_cleared_and_are_saved_with_what_waits(target):
     drafter, request = new_drafter(target), DraftRequest(TOKENS, 10, 12, 20)
     features = features_of(target, drafter, TOKENS[:-1])

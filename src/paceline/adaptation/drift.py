@@ -7,13 +7,14 @@ import math
 _EARLY = 12
 """Queries whose mean and spread are taken before any alarm."""
 _LEAST_SPREAD = 0.05
+"""Standard deviation that values are taken to have at least."""
 
 
 class DriftDetector:
     """Rings when the mean has fallen or risen.
 
     Sums of deviations from the running mean, less an allowance, grow when the mean has moved; `threshold` is how far.
-    Both are in standard deviations of the values, so that their unit and their scatter do not matter. With an
+    Both are in standard deviations of the values, so that their scatter does not matter. With an
     `allowance` of half the change to be found, it is found soonest for its false alarms (Lorden 1971).
     """
 

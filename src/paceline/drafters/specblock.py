@@ -21,7 +21,7 @@ SIBLINGS = (1, 4, 10, 0)
 """For each rank bucket (1, 2-4, 5-10, beyond): tokens of a slot that are tried."""
 STATIC_WIDTH = 3
 _MOST = 64
-_BUDGET_CPU, _BUDGET = 11, 60
+_BUDGET_CPU, _BUDGET = 7, 60
 """Nodes of a tree; on a CPU every row of a pass costs."""
 
 
