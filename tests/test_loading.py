@@ -134,7 +134,7 @@ def test_prompts_go_through_the_chat_template_unless_raw(folder):
     [
         ({"target": "./nowhere"}, "has no config.json"),
         ({"drafter": "./nowhere"}, "nowhere"),
-        ({"drafter": "dflash"}, "dflash"),
+        ({"drafter": "no-drafter"}, "no-drafter"),
         ({"tree": "oak"}, "must be one of chain, top_k, best_first"),
         ({"tree_budget": 0}, "tree_budget is 0"),
         ({"block_size": 1}, "block_size is 1"),

@@ -250,7 +250,7 @@ def load_drafter(
         if tree not in ("best_first", "chain"):
             raise InputError(f"prompt_lookup drafts a chain, but tree {tree!r} was asked for; leave it out.")
         return PromptLookupDrafter()
-    blocks = load_dflash(path)
+    blocks = load_dflash(path, num_target_layers=target.info.num_layers)
     make_ready(blocks, blocks.config, target)
     return DFlashDrafter(blocks, GROWTHS[tree], tree_budget)
 

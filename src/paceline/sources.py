@@ -10,7 +10,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoTokenizer
 
 from paceline.checkpoints.digest import checkpoint_digest
-from paceline.checkpoints.files import expanded
+from paceline.checkpoints.files import OLDER_WEIGHTS, expanded
 from paceline.embedded import DRAFTER_KINDS, embedded_drafter, embedded_target
 from paceline.errors import CheckpointError
 
@@ -46,7 +46,7 @@ def drafter_path(name: str) -> Path:
         return embedded_drafter(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return path
-    return _fetch("drafter", name, ["*.json", "*.safetensors"])
+    return _fetch("drafter", name, ["*.json", "*.safetensors", OLDER_WEIGHTS])
 
 
 def default_drafter(target: str | None) -> str:

@@ -120,6 +120,7 @@ def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_pat
 def test_what_repeats_is_learned_and_more_of_it_is_accepted(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     adapter.bandit.choose = every(4)
+    adapter.bandit._put_off = lambda times=2: None  # the stream is kept all along
     _, _, requests = serve(target, adapter, 24)
     tau = [request.statistics.acceptance_length for request in requests]
     assert sum(tau[-6:]) > 1.1 * sum(tau[:6])
@@ -137,7 +138,7 @@ def test_heads_alone_leave_the_layers_as_they_were(target, tmp_path):
 
 def test_an_update_that_does_not_pay_is_rolled_back(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
-    values = iter([2.0, 2.05])
+    values = iter([2.0, 1.95])
     adapter.learner.measure = lambda network, apart: (next(values), 50)
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     serving = adapter.task.serving.network
@@ -145,6 +146,19 @@ def test_an_update_that_does_not_pay_is_rolled_back(target, tmp_path):
     assert not adapter.updates[0].kept and adapter.task.serving.network is serving
     assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
     assert adapter.bandit.arms["whole"].mean < 0.05 and adapter.bandit.lost > 0
+
+
+def test_an_update_that_gains_no_more_than_chance_does_not_serve_and_is_learned_on_from(target, tmp_path):
+    adapter = Adapter(specblock_task(target, tmp_path), EAGER)
+    values = iter([2.0, 2.05, 2.0, 2.6])
+    adapter.learner.measure = lambda network, apart: (next(values), 50)
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    serving = adapter.task.serving.network
+    adapter._finish(adapter.learner.update("whole", conversations(6), conversations(2)))
+    assert not adapter.updates[0].kept and adapter.task.serving.network is serving
+    assert any(not torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
+    adapter._finish(adapter.learner.update("whole", conversations(6), conversations(2)))
+    assert adapter.updates[1].kept and adapter.task.serving.network is not serving
 
 
 def test_in_the_background_the_network_is_exchanged_between_rounds_by_the_thread_that_serves(target, tmp_path):

@@ -1,8 +1,9 @@
 """A changed stream rings soon, an unchanged one hardly ever."""
 
 import numpy as np
+import torch
 
-from paceline.adaptation.drift import DriftDetector
+from paceline.adaptation.drift import DriftDetector, NoveltyDetector
 
 
 def alarms(values):
@@ -27,3 +28,23 @@ def test_neither_unit_nor_scatter_matters():
 def test_an_unchanged_stream_rings_hardly_ever():
     rng = np.random.default_rng(1)
     assert sum(len(alarms(rng.normal(1.8, 0.25, 300))) for _ in range(20)) <= 4
+
+
+def queries(center, count, scatter, seed):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(5, 60, (count,), generator=generator).tolist()
+    return [center + scatter * torch.randn(n, 32, generator=generator) for n in lengths]
+
+
+def test_queries_that_begin_to_repeat_ring_within_a_few_and_those_that_stay_as_they_were_do_not():
+    first, second = torch.randn(2, 32, generator=torch.Generator().manual_seed(0))
+    chat = queries(first, 80, 2.0, 1)
+    detector = NoveltyDetector()
+    assert not any(detector.saw(features) for features in chat)
+    records = queries(second, 30, 0.1, 2)
+    found = [query for query, features in enumerate(records) if detector.saw(features)]
+    assert found and found[0] < 12 and len(found) == 1
+
+
+def test_a_query_of_one_token_says_nothing():
+    assert not NoveltyDetector().saw(torch.randn(1, 32))

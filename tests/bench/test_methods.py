@@ -58,7 +58,7 @@ def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     adapter = methods[2].engine.parts.observer
     assert adapter.settings.expected_queries == 13
     adapter.bandit.choose = lambda elapsed, horizon, queries: "whole" if len(adapter.updates) < 2 else None
-    values = iter([1.0, 1.5, 1.0, 1.5, 1.2])
+    values = iter([1.0, 1.5, 1.5, 1.0, 1.2])
     adapter.learner.measure = lambda network, apart: (next(values), 50)
     prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(12)]
     settings = GenerationSettings(max_tokens=12, ignore_eos=True)

@@ -197,7 +197,7 @@ def test_a_missing_key_is_named(by_hand, key):
     ("changes", "word"),
     [
         ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
-        ({"speculators_model_type": "dflash"}, "speculators"),
+        ({"speculators_model_type": "medusa"}, "speculators"),
         ({"dflash_config": {"mask_token_id": 5}}, "target_layer_ids"),
         ({"dflash_config": {"mask_token_id": 5, "target_layer_ids": [0, 9]}}, "target_layer_ids"),
         ({"dflash_config": {"mask_token_id": "<mask>", "target_layer_ids": [0, 2]}}, "mask_token_id"),

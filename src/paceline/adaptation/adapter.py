@@ -2,7 +2,7 @@
 
     rounds --Recorder--> conversations --StreamBuffer--> learn? (Bandit) --> steps on a copy --> better on those kept
                                                                               apart? --yes--> the serving network is
-                                                                              exchanged; --no--> the copy goes back
+                                                                              exchanged; worse? --> the copy goes back
 
 Verification computes the target's distribution at every accepted node and at the first rejected one; with the features
 that the drafter read, that is what it is trained on; it costs no pass of either model, only to be kept.
@@ -23,7 +23,7 @@ from typing import Any
 from paceline.acceptance import Accepted
 from paceline.adaptation.bandit import Arm, Bandit
 from paceline.adaptation.buffer import StreamBuffer
-from paceline.adaptation.drift import DriftDetector
+from paceline.adaptation.drift import DriftDetector, NoveltyDetector
 from paceline.adaptation.learner import HEADS, WHOLE, Learner, Outcome, Update
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.adaptation.task import AdaptationTask
@@ -35,7 +35,7 @@ from paceline.sequence import ActiveSequence
 from paceline.target.base import Pass
 
 _KEPT_AT_DRIFT = 4
-_RECORDED_AHEAD = 12
+_RECORDED_AHEAD = 6
 """Queries before the bandit's next draw from which on the stream is kept."""
 
 
@@ -57,13 +57,16 @@ class Adapter(RoundObserver):
         own = Plan(task.serving.default_block_size, task.serving.default_tree_budget)
         self.learner = Learner(task, self.settings, plan or own)
         self._recorder = Recorder(self.feature_layers, self.settings.max_length)
-        self._drift = DriftDetector()
+        self._drift, self._novelty = DriftDetector(), NoveltyDetector()
         self._pool = ThreadPoolExecutor(1) if self.settings.background else None
         self._running: tuple[Future[Outcome], int] | None = None
         self._queries, self._since_drift, self._drifts, self._due = 0, 0, 0, 0
         self._served, self._counted, self._round_began = 0.0, 0.0, perf_counter()
 
     def on_prefill(self, sequence: ActiveSequence, result: Pass) -> None:
+        assert result.features is not None, "nothing is tapped"
+        if _is_typical(sequence) and self._novelty.saw(result.features[0]):
+            self._changed()
         if _is_typical(sequence) and len(sequence.tokens) <= self.settings.max_length and self._records:
             self._recorder.watch(sequence)
             self._recorder.on_prefill(sequence, result)
@@ -89,9 +92,13 @@ class Adapter(RoundObserver):
         self._counted = self._served
         self._queries, self._since_drift, self._due = self._queries + 1, self._since_drift + 1, self._due + 1
         if _is_typical(sequence) and self._drift.saw(math.log(statistics.acceptance_length)):
-            self.buffer.forget(_KEPT_AT_DRIFT if self._records else 0)
-            self.bandit.drifted()
-            self._since_drift, self._drifts = 0, self._drifts + 1
+            self._changed()
+
+    def _changed(self) -> None:
+        """What was learned of the stream says nothing any more of what comes."""
+        self.buffer.forget(_KEPT_AT_DRIFT if self._records else 0)
+        self.bandit.drifted()
+        self._since_drift, self._drifts = 0, self._drifts + 1
 
     def between_rounds(self) -> None:
         """Learn if that pays, or take over what was learned meanwhile."""
@@ -162,9 +169,11 @@ class Adapter(RoundObserver):
     def _finish(self, outcome: Outcome) -> None:
         update = outcome.update
         if outcome.network is None:
-            self.learner.restore(update.arm, outcome.earlier)
+            if outcome.goes_back:
+                self.learner.restore(update.arm, outcome.earlier)
         else:
             self.task.serving.network = outcome.network
+            self.learner.accept()
             self._drift.reset()  # what the update changes is no change of the stream
         self.bandit.saw(update.arm, update.gain, update.noise, update.seconds, update.total)
         self.updates.append(update)

@@ -10,7 +10,7 @@ Each g_a has a normal posterior: a normal prior, normal noise on every measured 
 on, the more), and more variance after every update, because what an update gained says less and less about the next.
 Thompson sampling (Thompson 1933): a gain is drawn from each posterior, and the arm that would save most is taken, if it
 saves anything. After an update nothing is drawn for a few queries, and for twice as many after each one that did not
-pay: a learned stream has nothing more to teach, and chance would try for ever.
+pay, and after each draw that took none: a learned stream has nothing more to teach, and chance would try for ever.
 
 Guarantee: seconds that updates cost and did not bring back never pass `max_loss` of the stream, elapsed and expected,
 by more than the last update took longer than expected: an arm is allowed only while what was lost, and what it costs,
@@ -90,15 +90,18 @@ class Bandit:
             self.rest = max(0, self.rest - queries)
             return None
         allowed = self.max_loss * (elapsed + horizon) - self.lost
-        best, most = None, 0.0
+        best, most, has_drawn = None, 0.0, False
         for arm in self.arms.values():
             drawn = float(self._rng.normal(arm.mean, math.sqrt(arm.variance)))
             if arm.cost > allowed:
                 arm.cost *= 1.0 if self.lost else _COST_DECAY
                 continue
+            has_drawn = True
             saved = -horizon * math.expm1(-drawn) - arm.cost
             if saved > most:
                 best, most = arm.name, saved
+        if best is None and (has_drawn or self.lost):
+            self._put_off()
         return best
 
     def saw(self, name: str, gain: float, noise: float, cost: float, total: float) -> None:
@@ -108,13 +111,17 @@ class Bandit:
         self.lost += cost
         self.sure_gain = max(0.0, total - _SURE * noise)
         pays = -self._horizon * math.expm1(-(gain - _SURE * noise)) > cost
-        self._wait = _LEAST_WAIT if pays else min(2 * self._wait, _MOST_WAIT)
-        self.rest = self._wait
+        if pays:
+            self._wait = _LEAST_WAIT
+        self._put_off(1 if pays else 2)
 
     def wasted(self, cost: float) -> None:
         """An update that was given up, or that came too late to be of use: its seconds are lost."""
         self.lost += cost
-        self._wait = min(2 * self._wait, _MOST_WAIT)
+        self._put_off()
+
+    def _put_off(self, times: int = 2) -> None:
+        self._wait = min(times * self._wait, _MOST_WAIT)
         self.rest = self._wait
 
     def drifted(self) -> None:

@@ -29,8 +29,9 @@ _SCATTER = 0.1
 @dataclass(frozen=True)
 class Update:
     """What an update did: tokens a round, on the conversations kept apart, before and after it and of the drafter that
-    came, measured on `rounds`, and the seconds of all of it. `kept` says whether it serves now or was rolled back;
-    `query` is how many queries had been answered when it began."""
+    came, measured on `rounds`, and the seconds of all of it. `kept` says whether it serves now: one that gains no more
+    than chance shows does not, and one that loses is rolled back. `query` is how many queries had been answered when it
+    began."""
 
     arm: str
     before: float
@@ -59,11 +60,13 @@ class Update:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An update with the network that it made, ready to serve (None: it is not worth it), and the weights of before."""
+    """An update with the network that it made, ready to serve (None: it is not worth it), the weights of before, and
+    whether the learning network should go back to them."""
 
     update: Update
     network: DraftNetwork | None
     earlier: Mapping[str, Tensor]
+    goes_back: bool = False
 
 
 class Learner:
@@ -73,7 +76,7 @@ class Learner:
         self.task, self.settings, self.plan = task, settings, plan
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._random = random.Random(settings.seed)
-        self._original: DraftNetwork | None = None
+        self._original = self._serving = _weights(task)
 
     def update(
         self, arm: str, training: Sequence[Conversation], apart: Sequence[Conversation], query: int = 0
@@ -81,13 +84,12 @@ class Learner:
         """Learn, and measure it. An error is a warning and an update that brought nothing; on Ctrl-C the learning
         network is as it was."""
         started = perf_counter()
-        earlier = {name: weight.clone() for name, weight in self.task.network.state_dict().items()}
+        earlier = _weights(self.task)
         original, rounds, before, after, network = 1.0, 0, 1.0, 1.0, None
         try:
-            current = self.task.serving_copy()
-            self._original = self._original or current
-            original, rounds = self.measure(self._original, apart)
-            before = original if current is self._original else self.measure(current, apart)[0]
+            before, rounds = self.measure(self.task.serving_copy(self._serving), apart)
+            is_first = self._serving is self._original
+            original = before if is_first else self.measure(self.task.serving_copy(self._original), apart)[0]
             self.learn(arm, training)
             network = self.task.serving_copy()
             after, _ = self.measure(network, apart)
@@ -100,7 +102,11 @@ class Learner:
         update = Update(arm, before, after, original, rounds, perf_counter() - started, network is not None, query)
         if update.gain <= update.noise and not self.settings.forced:
             update, network = replace(update, kept=False), None
-        return Outcome(update, network, earlier)
+        return Outcome(update, network, earlier, goes_back=update.gain < 0 or rounds == 0)
+
+    def accept(self) -> None:
+        """What the learning network holds serves from now on."""
+        self._serving = _weights(self.task)
 
     def restore(self, arm: str, earlier: Mapping[str, Tensor]) -> None:
         """Take the learning network back to the weights of before an update."""
@@ -144,3 +150,7 @@ class Learner:
         method = DraftingMethod("", self.task.drafter, self.plan.block_size, self.plan.tree_budget)
         accepted, rounds = ReplayedAcceptance(apart, [method]).counts(network, method)
         return 1.0 + accepted / max(1, rounds), rounds
+
+
+def _weights(task: AdaptationTask) -> dict[str, Tensor]:
+    return {name: weight.clone() for name, weight in task.network.state_dict().items()}

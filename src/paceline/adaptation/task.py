@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,10 +98,10 @@ class AdaptationTask(ABC):
         kept = {} if template is None else {"chat_template_sha256": template}
         self.write(path, {**kept, "adapted_from": original, "adaptation": about})
 
-    def serving_copy(self) -> DraftNetwork:
-        """The learning network's weights, ready for the target's device; where the original's were bfloat16, which the
-        kernels read in half the time, these are rounded to it."""
-        state = self.network.state_dict()
+    def serving_copy(self, state: Mapping[str, Tensor] | None = None) -> DraftNetwork:
+        """A network with the learning one's weights, or with others, ready for the target's device; where the
+        original's were bfloat16, which the kernels read in half the time, these are rounded to it."""
+        state = self.network.state_dict() if state is None else state
         if self._is_half:
             state = {name: w.bfloat16().to(w.dtype) if w.is_floating_point() else w for name, w in state.items()}
         copy: DraftNetwork = self.build(self.network.config)
@@ -161,7 +161,7 @@ class DFlashTask(AdaptationTask):
     """DFlash: blocks of masks after sampled anchors, as in training."""
 
     def read(self, checkpoint: Path, num_target_layers: int) -> DFlashNetwork:
-        return load_dflash(checkpoint)
+        return load_dflash(checkpoint, num_target_layers=num_target_layers)
 
     def build(self, config: Any) -> DFlashNetwork:
         return DFlashNetwork(config)

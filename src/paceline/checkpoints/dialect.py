@@ -5,17 +5,18 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
-from paceline.checkpoints import eagle3, specblock, z_lab_config
-from paceline.checkpoints.files import few, read_config
+from paceline.checkpoints import eagle3_config, specblock, z_lab_config
+from paceline.checkpoints.files import few
+from paceline.checkpoints.speculators import read_plain_config
 from paceline.errors import CheckpointError
 
 
 class Dialect(Enum):
-    """By what a checkpoint's `architectures` names."""
+    """By what a checkpoint's `architectures` names; the speculators dialect is read as one of these."""
 
     Z_LAB = z_lab_config.ARCHITECTURE
     SPECBLOCK = specblock.ARCHITECTURE
-    EAGLE3 = eagle3.ARCHITECTURE
+    EAGLE3 = eagle3_config.ARCHITECTURE
 
 
 def dialect_of(path: Path) -> Dialect:
@@ -24,10 +25,7 @@ def dialect_of(path: Path) -> Dialect:
     Raises:
         CheckpointError: it is in none that is known.
     """
-    stored = read_config(path)
-    if "speculators_model_type" in stored:
-        raise CheckpointError(f"{path} is in the speculators dialect, which is not read; give a checkpoint in another.")
-    came = stored.get("architectures")
+    came = read_plain_config(path).get("architectures")
     for dialect in Dialect:
         if came == [dialect.value]:
             return dialect

@@ -1,7 +1,7 @@
 """Checkpoint folders: a `config.json`, and safetensors in one file or in shards with an index.
 
-Only JSON and safetensors are read, so nothing in a checkpoint can run. Every kind of damage is a
-`CheckpointError` of one sentence.
+JSON, safetensors, and PyTorch's own files as far as they hold tensors alone, are read: nothing in a checkpoint can run.
+Every kind of damage is a `CheckpointError` of one sentence.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -26,6 +27,7 @@ from paceline.tensor_files import save_tensors
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+OLDER_WEIGHTS = "pytorch_model.bin"
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
@@ -63,6 +65,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / WEIGHTS).exists():
         return _read_tensors(folder / WEIGHTS)
     if not (folder / INDEX).exists():
+        if (folder / OLDER_WEIGHTS).exists():
+            return _read_older(folder / OLDER_WEIGHTS)
         raise CheckpointError(f"{folder} has no weights: neither {WEIGHTS} nor {INDEX} is there.")
     shard_of = _shards(folder / INDEX)
     weights: dict[str, Tensor] = {}
@@ -149,6 +153,17 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} ({size} bytes) is not a whole safetensors file ({_one_line(error)}); download it again."
         ) from error
+
+
+def _read_older(path: Path) -> dict[str, Tensor]:
+    """The tensors of PyTorch's own format, by its reader that builds nothing else."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpickling raises many kinds
+        raise CheckpointError(f"{path} cannot be read as tensors ({_one_line(error)}).") from error
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise CheckpointError(f"{path} holds something else than named tensors.")
+    return {str(name): value.contiguous() for name, value in found.items()}
 
 
 def _shards(index: Path) -> dict[str, str]:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoints.draft_weights import fill_in_vocabulary, fill_network, stored_weights
-from paceline.checkpoints.files import read_config, read_weights, replacing_folder, write_checkpoint
+from paceline.checkpoints.files import read_weights, replacing_folder, write_checkpoint
+from paceline.checkpoints.speculators import read_plain_config
 from paceline.checkpoints.z_lab_config import ARCHITECTURE, parse_config, spell_config
 from paceline.errors import CheckpointError
 from paceline.models.dflash import DFlashNetwork
@@ -27,14 +28,16 @@ from paceline.models.dflash_config import DFlashConfig
 __all__ = ["ARCHITECTURE", "load_dflash", "read_dflash_config", "save_dflash"]
 
 
-def load_dflash(path: Path, dtype: torch.dtype = torch.float32) -> DFlashNetwork:
+def load_dflash(path: Path, dtype: torch.dtype = torch.float32, num_target_layers: int | None = None) -> DFlashNetwork:
     """The draft network of a checkpoint folder, on the CPU, in evaluation mode.
+
+    `num_target_layers` is that of the target, where the checkpoint does not say it.
 
     Raises:
         CheckpointError: a file is missing or damaged, or keys or weights are missing, unknown or misshaped.
         UnsupportedModelError: the network needs something that is not implemented, named in the message.
     """
-    config = parse_config(read_config(path), path)
+    config = parse_config(read_plain_config(path), path, num_target_layers)
     weights = read_weights(path)
     config = _complete(config, weights, path)
     with torch.device("meta"):
@@ -46,7 +49,7 @@ def load_dflash(path: Path, dtype: torch.dtype = torch.float32) -> DFlashNetwork
 
 def read_dflash_config(path: Path) -> DFlashConfig:
     """The shape of a checkpoint, without reading its weights."""
-    return parse_config(read_config(path), path)
+    return parse_config(read_plain_config(path), path)
 
 
 def save_dflash(

@@ -31,15 +31,17 @@ _OWN_KEYS = ("block_size", "mask_token_id", "target_layer_ids")  # in dflash_con
 _OPTIONAL = ("head_dim", "draft_vocab_size", "target_hidden_size", "max_position_embeddings")
 
 
-def parse_config(stored: Mapping[str, Any], path: Path) -> DFlashConfig:
+def parse_config(stored: Mapping[str, Any], path: Path, num_target_layers: int | None = None) -> DFlashConfig:
     """The network's shape from a `config.json`; `path` is for errors. Qwen3's other keys are passed over.
+
+    `num_target_layers` is that of the target, where the checkpoint does not say it.
 
     Raises:
         CheckpointError: it is not of this dialect, or keys are missing or of a wrong kind.
         UnsupportedModelError: it asks for something that is not implemented.
     """
     _check_dialect(stored, path)
-    own = {**stored, **read_object(stored, "dflash_config", path)}
+    own = {"num_target_layers": num_target_layers, **stored, **read_object(stored, "dflash_config", path)}
     missing = sorted(name for name in (*_SIZES, *_OWN_KEYS) if own.get(name) is None)
     if missing:
         raise CheckpointError(f"{path} has a config.json without the required {few(missing)}.")
@@ -85,8 +87,6 @@ def spell_config(config: DFlashConfig, dtype: torch.dtype, extra: Mapping[str, A
 
 
 def _check_dialect(stored: Mapping[str, Any], path: Path) -> None:
-    if "speculators_model_type" in stored:
-        raise CheckpointError(f"{path} is in the speculators dialect, but the z-lab dialect was expected.")
     came = stored.get("architectures")
     if came != [ARCHITECTURE]:
         raise CheckpointError(f"{path} holds the architectures {came}, but a DFlash drafter has [{ARCHITECTURE!r}].")

@@ -93,7 +93,7 @@ def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDat
 
 
 def _earlier(folder: Path, shape: DrafterShape, target: TargetWeights) -> DFlashNetwork:
-    network = load_dflash(folder)
+    network = load_dflash(folder, num_target_layers=target.config["num_hidden_layers"])
     hidden_size, vocab_size = target.config["hidden_size"], target.config["vocab_size"]
     check_fits(network.config, hidden_size, vocab_size, target.config["num_hidden_layers"], str(target.folder))
     asked = {
