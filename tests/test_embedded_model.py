@@ -17,7 +17,7 @@ from paceline.types import GenerationSettings
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PROMPTS = (Path(__file__).parent / "forty_prompts.txt").read_text("utf-8").splitlines()
-NUM_TOKENS = 16
+NUM_TOKENS = 12
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,7 @@ def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_pat
     assert any(not torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
 
 
+@pytest.mark.slow
 def test_what_repeats_is_learned_and_more_of_it_is_accepted(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     adapter.bandit.choose = every(4)

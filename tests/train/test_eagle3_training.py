@@ -25,7 +25,7 @@ def folder(tmp_path):
     [
         {},
         {"shape": {"own_head": True, "init_layers": (2,), "norm_before_residual": True}},
-        {"loss": Eagle3LossConfig(steps=1)},
+        pytest.param({"loss": Eagle3LossConfig(steps=1)}, marks=pytest.mark.slow),
     ],
     ids=["default", "from a layer of the target", "one step"],
 )

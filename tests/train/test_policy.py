@@ -177,7 +177,7 @@ def test_a_place_that_cannot_hold_a_policy_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for place in ("file", "file/policy", "link"):
-        with pytest.raises(CheckpointError, match=r"no policy|may write to|is a link"):
+        with pytest.raises(InputError, match=r"no policy|may write to|is a link"):
             train_policy(replace(quick(tmp_path), out=tmp_path / place))
 
 
