@@ -187,14 +187,21 @@ def test_an_update_that_fails_is_booked_and_what_serves_goes_on(target, tmp_path
     adapter.bandit.choose = every(1)
     serving = adapter.task.serving.network
 
+    before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
+    real, calls = adapter.task.loss, []
+
     def fails(*args):
-        raise RuntimeError("out of memory")
+        calls.append(args)
+        if len(calls) % 3 == 0:  # after two steps
+            raise RuntimeError("out of memory")
+        return real(*args)
 
     adapter.task.loss = fails
     with pytest.warns(UserWarning, match="could not learn"):
         found, expected, _ = serve(target, adapter, 6)
     assert found == expected and adapter.task.serving.network is serving
     assert adapter.updates and adapter.updates[0].gain == 0 and adapter.bandit.lost > 0
+    assert all(torch.equal(w, before[n]) for n, w in adapter.task.network.state_dict().items())
 
 
 def test_a_kept_update_is_no_drift(target, tmp_path):

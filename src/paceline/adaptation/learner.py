@@ -85,7 +85,7 @@ class Learner:
         network is as it was."""
         started = perf_counter()
         earlier = _weights(self.task)
-        original, rounds, before, after, network = 1.0, 0, 1.0, 1.0, None
+        original, rounds, before, after, network, failed = 1.0, 0, 1.0, 1.0, None, False
         try:
             before, rounds = self.measure(self.task.serving_copy(self._serving), apart)
             is_first = self._serving is self._original
@@ -94,7 +94,7 @@ class Learner:
             network = self.task.serving_copy()
             after, _ = self.measure(network, apart)
         except Exception as error:
-            after, network = before, None
+            after, network, failed = before, None, True
             warnings.warn(f"the drafter could not learn ({error!r}), and stays as it was.", stacklevel=2)
         except BaseException:
             self.restore(arm, earlier)
@@ -102,7 +102,7 @@ class Learner:
         update = Update(arm, before, after, original, rounds, perf_counter() - started, network is not None, query)
         if update.gain <= update.noise and not self.settings.forced:
             update, network = replace(update, kept=False), None
-        return Outcome(update, network, earlier, goes_back=update.gain < 0 or rounds == 0)
+        return Outcome(update, network, earlier, goes_back=failed or update.gain < 0)
 
     def accept(self) -> None:
         """What the learning network holds serves from now on."""

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.rope_keys import parse_rope
 from paceline.errors import InputError
 from paceline.models.draft_network import DraftNetwork
 from paceline.models.rope import RopeConfig
+from paceline.train.config import NetworkShape
 from paceline.train.data import ConversationDataset, fold_seed
 from paceline.train.target_weights import TargetWeights
 from paceline.train.vocabulary import choose_vocabulary, count_response_tokens
@@ -94,3 +96,29 @@ def require_asked(found: Any, asked: Mapping[str, Any], folder: Path) -> None:
                 f"the drafter in {folder} has {name} = {has} but {value} was asked for; "
                 "ask for the same to start from it"
             )
+
+
+def fill_in(
+    network: DraftNetwork, shape: NetworkShape, own_head: bool, training: ConversationDataset, target: TargetWeights
+) -> None:
+    """Let a fresh network with a reduced vocabulary draft what responses are made of, and a head of its own start as
+    the target's."""
+    if shape.draft_vocab_size is not None:
+        choose_draft_vocabulary(network, training, target)
+    if own_head:
+        with torch.no_grad():
+            network.lm_head.weight.copy_(target.head()[network.draft_vocabulary()])
+
+
+def check_earlier(found: Any, shape: NetworkShape, target: TargetWeights, folder: Path, **own: Any) -> None:
+    """Refuse an earlier drafter's config that is of another target, or not of the shape that a run asks for; `own` is
+    what is asked of the method's own settings.
+
+    Raises:
+        CheckpointError: it was made for another target.
+        InputError: a setting is another one.
+    """
+    of = target.config
+    check_fits(found, of["hidden_size"], of["vocab_size"], of["num_hidden_layers"], str(target.folder))
+    shared = ("target_layer_ids", "draft_vocab_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    require_asked(found, {name: getattr(shape, name) for name in shared} | own, folder)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.learning.conversation import Conversation
@@ -23,7 +22,7 @@ from paceline.replay import DraftingMethod
 from paceline.train.config import DrafterShape, LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset
 from paceline.train.methods.base import TrainingMethod
-from paceline.train.start import choose_draft_vocabulary, initialise, layer_states, require_asked, target_sizes
+from paceline.train.start import check_earlier, choose_draft_vocabulary, initialise, layer_states, target_sizes
 from paceline.train.target_weights import FINAL_NORM, TargetWeights
 from paceline.tree import GROWTHS
 
@@ -94,19 +93,15 @@ def _fresh(config: TrainConfig, target: TargetWeights, training: ConversationDat
 
 def _earlier(folder: Path, shape: DrafterShape, target: TargetWeights) -> DFlashNetwork:
     network = load_dflash(folder, num_target_layers=target.config["num_hidden_layers"])
-    hidden_size, vocab_size = target.config["hidden_size"], target.config["vocab_size"]
-    check_fits(network.config, hidden_size, vocab_size, target.config["num_hidden_layers"], str(target.folder))
-    asked = {
-        "num_hidden_layers": shape.num_layers,
-        "block_size": shape.block_size,
-        "target_layer_ids": shape.target_layer_ids,
-        "draft_vocab_size": shape.draft_vocab_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_attention_heads": shape.num_attention_heads,
-        "num_key_value_heads": shape.num_key_value_heads,
-        "mask_token_id": shape.mask_token_id,
-    }
-    require_asked(network.config, asked, folder)
+    check_earlier(
+        network.config,
+        shape,
+        target,
+        folder,
+        num_hidden_layers=shape.num_layers,
+        block_size=shape.block_size,
+        mask_token_id=shape.mask_token_id,
+    )
     return network
 
 

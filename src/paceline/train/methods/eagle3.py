@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.eagle3 import load_eagle3, save_eagle3
 from paceline.drafters.eagle3 import EAGLE3_TREES, Eagle3Drafter
 from paceline.learning.conversation import Conversation
@@ -23,7 +22,7 @@ from paceline.replay import DraftingMethod
 from paceline.train.data import ConversationDataset
 from paceline.train.eagle3_config import Eagle3Shape, Eagle3TrainConfig
 from paceline.train.methods.base import TrainingMethod
-from paceline.train.start import choose_draft_vocabulary, initialise, layer_states, require_asked, target_sizes
+from paceline.train.start import check_earlier, fill_in, initialise, layer_states, target_sizes
 from paceline.train.target_weights import FINAL_NORM, TargetWeights
 
 
@@ -74,27 +73,18 @@ def _fresh(config: Eagle3TrainConfig, target: TargetWeights, training: Conversat
     initialise(network, config.seed, config.shape.num_layers)
     if config.shape.init_layers:
         initialise_eagle3(network, layer_states(target, config.shape.init_layers)[0], target.get(FINAL_NORM))
-    if config.shape.draft_vocab_size is not None:
-        choose_draft_vocabulary(network, training, target)
-    if config.shape.own_head:
-        with torch.no_grad():
-            network.lm_head.weight.copy_(target.head()[network.draft_vocabulary()])
+    fill_in(network, config.shape, config.shape.own_head, training, target)
     return network
 
 
 def _earlier(folder: Path, shape: Eagle3Shape, target: TargetWeights) -> Eagle3Network:
-    num_layers = target.config["num_hidden_layers"]
-    network = load_eagle3(folder, num_layers)
-    hidden_size, vocab_size = target.config["hidden_size"], target.config["vocab_size"]
-    check_fits(network.config, hidden_size, vocab_size, num_layers, str(target.folder))
-    asked = {
-        "target_layer_ids": shape.target_layer_ids,
-        "draft_vocab_size": shape.draft_vocab_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_attention_heads": shape.num_attention_heads,
-        "num_key_value_heads": shape.num_key_value_heads,
-        "norm_before_residual": shape.norm_before_residual,
-        "has_head": shape.own_head,
-    }
-    require_asked(network.config, asked, folder)
+    network = load_eagle3(folder, target.config["num_hidden_layers"])
+    check_earlier(
+        network.config,
+        shape,
+        target,
+        folder,
+        norm_before_residual=shape.norm_before_residual,
+        has_head=shape.own_head,
+    )
     return network

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.specblock import load_specblock, save_specblock
 from paceline.drafters.specblock import STATIC_WIDTH, SpecBlockDrafter, SpecBlockTreeConfig
 from paceline.learning.conversation import Conversation
@@ -23,7 +22,7 @@ from paceline.replay import DraftingMethod
 from paceline.train.data import ConversationDataset
 from paceline.train.methods.base import TrainingMethod
 from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
-from paceline.train.start import choose_draft_vocabulary, initialise, layer_states, require_asked, target_sizes
+from paceline.train.start import check_earlier, fill_in, initialise, layer_states, target_sizes
 from paceline.train.target_weights import FINAL_NORM, TargetWeights
 
 
@@ -81,29 +80,21 @@ def _fresh(config: SpecBlockTrainConfig, target: TargetWeights, training: Conver
     initialise(network, config.seed, config.shape.num_layers)
     if config.shape.init_layers:
         initialise_specblock(network, layer_states(target, config.shape.init_layers), target.get(FINAL_NORM))
-    if config.shape.draft_vocab_size is not None:
-        choose_draft_vocabulary(network, training, target)
-    if config.shape.own_head:
-        with torch.no_grad():
-            network.lm_head.weight.copy_(target.head()[network.draft_vocabulary()])
+    fill_in(network, config.shape, config.shape.own_head, training, target)
     return network
 
 
 def _earlier(folder: Path, shape: SpecBlockShape, target: TargetWeights) -> SpecBlockNetwork:
     network = load_specblock(folder, target.config["num_hidden_layers"])
-    hidden_size, vocab_size = target.config["hidden_size"], target.config["vocab_size"]
-    check_fits(network.config, hidden_size, vocab_size, target.config["num_hidden_layers"], str(target.folder))
-    asked = {
-        "num_hidden_layers": shape.num_layers,
-        "num_slots": shape.num_slots,
-        "target_layer_ids": shape.target_layer_ids,
-        "draft_vocab_size": shape.draft_vocab_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_attention_heads": shape.num_attention_heads,
-        "num_key_value_heads": shape.num_key_value_heads,
-        "has_head": shape.own_head,
-        "shifts": shape.shifts,
-        "inherits": shape.inherits,
-    }
-    require_asked(network.config, asked, folder)
+    check_earlier(
+        network.config,
+        shape,
+        target,
+        folder,
+        num_hidden_layers=shape.num_layers,
+        num_slots=shape.num_slots,
+        has_head=shape.own_head,
+        shifts=shape.shifts,
+        inherits=shape.inherits,
+    )
     return network
