@@ -78,7 +78,7 @@ EAGER = AdaptationSettings(max_loss=1.0, expected_queries=10_000, learning_rate=
 def every(count, arm="whole"):
     """A bandit's choice that takes `arm` every so many times."""
     calls = iter(range(10**6))
-    return lambda elapsed, horizon, queries: arm if next(calls) % count == 0 else None
+    return lambda *_: arm if next(calls) % count == 0 else None
 
 
 def serve(target, adapter, queries, temperature=0.0, max_tokens=16, max_batch=1):
@@ -260,7 +260,7 @@ def test_an_interrupted_update_leaves_the_old_network_serving(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), EAGER)
     for conversation in conversations(8):
         adapter.buffer.add(conversation)
-    adapter._due, adapter.bandit.choose = 1, lambda elapsed, horizon, queries: "whole"
+    adapter._due, adapter.bandit.choose = 1, lambda *_: "whole"
     before = {n: w.clone() for n, w in adapter.task.network.state_dict().items()}
     serving, calls = adapter.task.serving.network, []
 
@@ -366,6 +366,16 @@ def test_the_buffer_is_bounded_and_keeps_some_apart():
     assert len(buffer.training) == 5
     buffer.forget(4)
     assert len(buffer.training) == 4 and len(buffer.apart) == 1
+
+
+def test_what_recurs_is_the_share_of_spans_that_others_have_too():
+    shown = [conversations(1, length=30)[0] for _ in range(4)]
+    tokens = [range(30), range(100, 130), range(200, 230), [*range(10, 24), *range(300, 316)]]
+    buffer = StreamBuffer(max_tokens=1000)
+    for conversation, ids in zip(shown, tokens, strict=True):
+        buffer.add(replace(conversation, tokens=torch.tensor(list(ids), dtype=torch.int32), response_start=6))
+    # of the last response, tokens 16 to 23 and then new ones: spans of six that begin at 16, 17, 18 are known
+    assert buffer.recurring() == pytest.approx(3 / 19)
 
 
 @pytest.mark.parametrize(

@@ -93,3 +93,18 @@ def test_an_arm_is_tried_on_a_machine_that_is_faster_than_the_prior():
             taken.append(elapsed)
             bandit.saw(arm, 0.0, 0.03, 0.1, 0.0)
     assert taken and taken[0] < 30.0 and bandit.arms["whole"].cost < 1.0
+
+
+def test_where_nothing_recurs_nothing_is_spent_and_where_all_does_it_is():
+    def taken(recurring):
+        bandits = [Bandit([Arm("whole", 0.3, 0.2, 3.0)], max_loss=1.0, seed=seed) for seed in range(100)]
+        return sum(bandit.choose(300.0, 300.0, 1, recurring) is not None for bandit in bandits)
+
+    assert taken(0.0) == 0 and taken(0.01) < 5 and taken(0.7) > 85
+
+
+def test_a_gain_is_believed_for_what_recurred_when_it_was_measured():
+    arm, half = Arm("whole", 0.3, 0.2, 3.0), Arm("whole", 0.3, 0.2, 3.0)
+    arm.saw(0.4, 0.05, 3.0), half.saw(0.2, 0.025, 3.0, recurring=0.5)
+    assert half.mean == pytest.approx(arm.mean) and 0.3 < arm.mean < 0.4
+    assert half.variance == pytest.approx(arm.variance)

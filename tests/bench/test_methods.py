@@ -57,7 +57,7 @@ def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     methods = build_methods(names, model, None, Drafting((dflash,), num_queries=13), lambda drafter: {})
     adapter = methods[2].engine.parts.observer
     assert adapter.settings.expected_queries == 13
-    adapter.bandit.choose = lambda elapsed, horizon, queries: "whole" if len(adapter.updates) < 2 else None
+    adapter.bandit.choose = lambda *_: "whole" if len(adapter.updates) < 2 else None
     values = iter([1.0, 1.5, 1.5, 1.0, 1.2])
     adapter.learner.measure = lambda network, apart: (next(values), 50)
     prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(12)]

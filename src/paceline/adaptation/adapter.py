@@ -52,7 +52,7 @@ class Adapter(RoundObserver):
         self.updates: list[Update] = []
         self.buffer = StreamBuffer(self.settings.buffer_tokens)
         self.bandit = Bandit(
-            [Arm(HEADS, 0.02, 0.05, 2.0), Arm(WHOLE, 0.05, 0.1, 3.0)], self.settings.max_loss, self.settings.seed
+            [Arm(HEADS, 0.1, 0.1, 2.0), Arm(WHOLE, 0.3, 0.2, 3.0)], self.settings.max_loss, self.settings.seed
         )
         own = Plan(task.serving.default_block_size, task.serving.default_tree_budget)
         self.learner = Learner(task, self.settings, plan or own)
@@ -139,7 +139,7 @@ class Adapter(RoundObserver):
         return self.bandit.rest <= _RECORDED_AHEAD
 
     def _consider(self, queries: int) -> None:
-        arm = WHOLE if self.settings.forced else self.bandit.choose(self._served, self._horizon(), queries)
+        arm = WHOLE if self.settings.forced else self._chosen(queries)
         if arm is None:
             return
         shown = list(self.buffer.training), list(self.buffer.apart)  # the buffer goes on while a thread learns
@@ -153,6 +153,10 @@ class Adapter(RoundObserver):
             self.bandit.wasted(perf_counter() - began)
             raise
         self._finish(outcome)
+
+    def _chosen(self, queries: int) -> str | None:
+        recurring = 0.0 if self.bandit.rest else self.buffer.recurring()
+        return self.bandit.choose(self._served, self._horizon(), queries, recurring)
 
     def _take_over(self) -> None:
         """Wait for what is being learned, if anything is, and use it unless the stream has changed since."""

@@ -9,6 +9,8 @@ from paceline.learning.conversation import Conversation
 _APART, _MOST_APART = 4, 6
 """Every fourth conversation is kept apart, and so many of those at most."""
 _LEAST_RESPONSE = 8
+_SPAN = 6
+"""Tokens in a row that count as having come before: prose hardly ever has so many in common by chance."""
 
 
 class StreamBuffer:
@@ -38,6 +40,12 @@ class StreamBuffer:
         """Whether there is something to learn from and to measure on."""
         return not self._is_closed and len(self.training) >= _APART - 1 and len(self.apart) >= 1
 
+    def recurring(self) -> float:
+        """The share of the responses kept apart that the others have word for word, in spans of a few tokens."""
+        known = set().union(*map(_spans, self.training))
+        spans = [span for conversation in self.apart for span in _spans(conversation)]
+        return sum(span in known for span in spans) / max(1, len(spans))
+
     def close(self) -> None:
         """Be ready for nothing more."""
         self._is_closed = True
@@ -48,3 +56,8 @@ class StreamBuffer:
             self.training.popleft()
         while len(self.apart) > keep // _APART:
             self.apart.popleft()
+
+
+def _spans(conversation: Conversation) -> list[tuple[int, ...]]:
+    response = conversation.tokens[conversation.response_start :].tolist()
+    return [tuple(response[start : start + _SPAN]) for start in range(len(response) - _SPAN + 1)]
