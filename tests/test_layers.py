@@ -15,10 +15,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "paceline"
 LAYERS: list[tuple[str, set[str]]] = [
     ("free", {"__init__", "__main__"}),
     ("free", {"cli"}),
-    ("apart", {"server", "bench", "train", "scale", "proof", "label"}),
+    ("apart", {"server", "bench", "train", "scale", "proof", "label", "doctor", "export"}),
     (
         "free",
         {"engine", "text_model", "loading", "sources", "embedded", "provenance", "calibrate", "replay", "attach"}
+        | {"target_loading", "drafter_loading"}
         | {"adaptation"},
     ),
     ("free", {"grammar", "json_schema"}),

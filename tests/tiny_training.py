@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from paceline.learning.conversation import Conversation
 from paceline.train.config import DrafterShape, OptimizerConfig, RunConfig, TrainConfig
 from paceline.train.eagle3_config import Eagle3Shape, Eagle3TrainConfig
+from paceline.train.heads_config import HeadsShape, HeadsTrainConfig
 from paceline.train.shards import write_shard
 from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
 
@@ -98,3 +99,10 @@ def tiny_eagle3_config(folder: Path, **changes: Any) -> Eagle3TrainConfig:
     shared = {f.name: getattr(tiny_config(folder), f.name) for f in fields(RunConfig)}
     shape = {"target_layer_ids": TAPS, "draft_vocab_size": 30} | changes.pop("shape", {})
     return Eagle3TrainConfig(**(shared | {"shape": Eagle3Shape(**shape)} | changes))
+
+
+def tiny_heads_config(folder: Path, **changes: Any) -> HeadsTrainConfig:
+    """The same for parallel heads."""
+    shared = {f.name: getattr(tiny_config(folder), f.name) for f in fields(RunConfig)}
+    shape = {"num_heads": 3, "target_layer_ids": TAPS, "draft_vocab_size": 30} | changes.pop("shape", {})
+    return HeadsTrainConfig(**(shared | {"shape": HeadsShape(**shape)} | changes))

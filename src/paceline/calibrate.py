@@ -143,7 +143,7 @@ def _draft_seconds(
 ) -> list[list[float]]:
     """Seconds of drafts of each block size, growth of the tree included."""
     room = 2 * (_REPEATS + 1) * len(block_sizes) + 2 * block_sizes[-1]
-    text = _tokens(target, random.Random(0), context + 1 + room)
+    text = _tokens(target, random.Random(0), context + 1 + room, drafter.num_readable)
     state = drafter.new_state(1, context + room, target.info.device)
     features = target.prefill(target.new_cache(1, context), 0, text[:context], drafter.feature_layers).features
     read = context
@@ -168,7 +168,7 @@ def _other_seconds(target: Target, drafter: Drafter) -> float:
     clock = device_clock(target.info.device)
     policy = FixedPolicy(drafter.default_block_size, drafter.default_tree_budget)
     engine = Engine(Parts(target, drafter, policy), max_batch=1, clock=clock)
-    prompt = _tokens(target, random.Random(0), min(32, target.info.max_context // 2))
+    prompt = _tokens(target, random.Random(0), min(32, target.info.max_context // 2), drafter.num_readable)
     request = engine.submit(prompt, GenerationSettings(max_tokens=_ANSWER, ignore_eos=True))
     engine.run()
     other = sum(seconds for stage, seconds in clock.seconds.items() if stage not in ("draft", "grow", "verify"))
@@ -205,8 +205,9 @@ def _timed(target: Target, work: Callable[[], Any]) -> float:
     return perf_counter() - started
 
 
-def _tokens(target: Target, rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(target.info.vocab_size) for _ in range(count)]
+def _tokens(target: Target, rng: random.Random, count: int, most: int | None = None) -> list[int]:
+    """Random ones, of the first `most`."""
+    return [rng.randrange(min(target.info.vocab_size, most or target.info.vocab_size)) for _ in range(count)]
 
 
 def _chain(target: Target, rng: random.Random, count: int) -> DraftTree:

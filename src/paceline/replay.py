@@ -54,6 +54,11 @@ class ReplayedAcceptance:
 
     def counts(self, network: DraftNetwork, method: DraftingMethod) -> tuple[int, int]:
         """(accepted nodes, rounds) of all conversations."""
+        each = self.counts_of_each(network, method)
+        return sum(accepted for accepted, _ in each), sum(rounds for _, rounds in each)
+
+    def counts_of_each(self, network: DraftNetwork, method: DraftingMethod) -> list[tuple[int, int]]:
+        """(accepted nodes, rounds) of every conversation."""
         conversations = self.conversations
         device = next(network.parameters()).device
         target = RecordedTarget(conversations, network.vocab_size, device)
@@ -67,5 +72,4 @@ class ReplayedAcceptance:
             for c in conversations
         ]
         engine.run()
-        counts = [request.statistics for request in requests]
-        return sum(s.accepted for s in counts), sum(s.rounds for s in counts)
+        return [(request.statistics.accepted, request.statistics.rounds) for request in requests]

@@ -16,6 +16,8 @@ from paceline.errors import CheckpointError
 
 #: What may be given in place of a path to a drafter.
 NO_DRAFTER, PROMPT_LOOKUP = "none", "prompt_lookup"
+_BESIDE_WEIGHTS = ["*.json", "*.txt", "*.model", "*.jinja"]
+"""Files of a checkpoint that are small: its config and its tokenizer."""
 
 
 def target_path(name: str | None) -> str:
@@ -30,12 +32,12 @@ def target_path(name: str | None) -> str:
     return str(path) if looks_local else name
 
 
-def target_folder(name: str | None) -> Path:
-    """The folder of a target's checkpoint; a hub name is fetched once, None is the embedded target."""
+def target_folder(name: str | None, weights: bool = True) -> Path:
+    """The folder of a target's checkpoint; a hub name is fetched once, without its weights where they are not wanted;
+    None is the embedded target."""
     path = target_path(name)
-    return (
-        Path(path) if Path(path).exists() else _fetch("target", path, ["*.json", "*.safetensors", "*.txt", "*.model"])
-    )
+    patterns = [*_BESIDE_WEIGHTS, "*.safetensors"] if weights else _BESIDE_WEIGHTS
+    return Path(path) if Path(path).exists() else _fetch("target", path, patterns)
 
 
 def drafter_path(name: str) -> Path:
@@ -46,7 +48,7 @@ def drafter_path(name: str) -> Path:
         return embedded_drafter(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return path
-    return _fetch("drafter", name, ["*.json", "*.safetensors", OLDER_WEIGHTS])
+    return _fetch("drafter", name, [*_BESIDE_WEIGHTS, "*.safetensors", OLDER_WEIGHTS])
 
 
 def default_drafter(target: str | None) -> str:
@@ -84,6 +86,18 @@ def pair_digests(target: str | None, drafter: str | None) -> dict[str, str]:
 def template_digest(template: str | None) -> str:
     """What identifies a chat template in checkpoints and reports."""
     return hashlib.sha256((template or "").encode()).hexdigest()[:16]
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """What identifies a tokenizer's words and their numbers."""
+    words = sorted(tokenizer.get_vocab().items(), key=lambda entry: (entry[1], entry[0]))
+    return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+
+
+def differing_tokens(tokenizer: Any, other: Any) -> list[int]:
+    """Numbers that mean other words to two tokenizers; those that one of them alone has are not looked at."""
+    ours, theirs = ({number: word for word, number in each.get_vocab().items()} for each in (tokenizer, other))
+    return sorted(number for number in ours.keys() & theirs.keys() if ours[number] != theirs[number])
 
 
 def first_line(error: BaseException) -> str:

@@ -72,7 +72,9 @@ def dflash_task(target, folder):
     return DFlashTask(serving, folder / "drafter", target)
 
 
-EAGER = AdaptationSettings(max_loss=1.0, expected_queries=10_000, learning_rate=1e-2, head_steps=4, whole_steps=4)
+EAGER = AdaptationSettings(
+    max_loss=1.0, expected_queries=10_000, min_conversations=4, learning_rate=1e-2, head_steps=4, whole_steps=4
+)
 
 
 def every(count, arm="whole"):
@@ -163,7 +165,9 @@ def test_an_update_that_gains_no_more_than_chance_does_not_serve_and_is_learned_
 
 
 def test_in_the_background_the_network_is_exchanged_between_rounds_by_the_thread_that_serves(target, tmp_path):
-    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_loss=1.0, background=True))
+    adapter = Adapter(
+        specblock_task(target, tmp_path), AdaptationSettings(max_loss=1.0, min_conversations=4, background=True)
+    )
     adapter.bandit.choose = every(6, "heads")
     better = iter(range(1, 1000))
     learned, exchanged, first = [], [], adapter.task.serving.network
@@ -242,7 +246,7 @@ def test_beside_another_drafter_what_both_accept_is_measured(target, tmp_path):
 
 
 def test_long_prompts_and_grammars_are_not_learned_from(target, tmp_path):
-    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=10))
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=10, min_conversations=4))
     engine = Engine(Parts(target, adapter.task.serving, FixedPolicy(7, 6), observer=adapter))
     for prompt, edits in (
         ([3] * 11, {}),
@@ -330,7 +334,7 @@ def test_weights_that_were_bfloat16_are_served_as_such(target, tmp_path):
 
 
 def test_a_long_answer_is_kept_no_further_than_is_learned_from(target, tmp_path):
-    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=12))
+    adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(max_length=12, min_conversations=4))
     serve(target, adapter, 1, max_tokens=40)
     (kept,) = adapter.buffer.training
     assert len(kept.tokens) == 12 and kept.features.untyped_storage().nbytes() < 30 * 64 * 2
@@ -366,6 +370,20 @@ def test_the_buffer_is_bounded_and_keeps_some_apart():
     assert len(buffer.training) == 5
     buffer.forget(4)
     assert len(buffer.training) == 4 and len(buffer.apart) == 1
+
+
+def test_the_buffer_waits_until_it_was_shown_enough_since_it_forgot():
+    buffer = StreamBuffer(max_tokens=100, ready_at=9)
+    ready = []
+    for conversation in conversations(12):
+        buffer.add(conversation)
+        ready.append(buffer.is_ready)
+    assert ready == [False] * 8 + [True] * 4  # however few it holds
+    buffer.forget(4)
+    assert not buffer.is_ready
+    for conversation in conversations(4):
+        buffer.add(conversation)
+    assert buffer.is_ready
 
 
 def test_what_recurs_is_the_share_of_spans_that_others_have_too():

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from paceline.bench.methods import Answer, EngineMethod, HuggingFaceMethod, Method
+from paceline.bench.method import Answer, HuggingFaceMethod, Method
+from paceline.bench.methods import EngineMethod
 from paceline.bench.run import Measurement, measure
 from paceline.bench.summary import per_prompt, prompt_key, summarise
 from paceline.bench.table import results_table

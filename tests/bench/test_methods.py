@@ -17,6 +17,7 @@ from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.loading import load
 from paceline.prompts import Prompt
+from paceline.target_loading import load_hugging_face
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
 from tiny_eagle3 import tiny_eagle3
@@ -54,27 +55,27 @@ def test_each_drafter_serves_the_methods_of_its_dialect(folders):
 def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     target, dflash, _ = folders
     model, names = load(target, "none"), ["plain", "ddtree", "ddtree-adapt"]
-    methods = build_methods(names, model, None, Drafting((dflash,), num_queries=13), lambda drafter: {})
+    methods = build_methods(names, model, None, Drafting((dflash,), num_queries=21), lambda drafter: {})
     adapter = methods[2].engine.parts.observer
-    assert adapter.settings.expected_queries == 13
+    assert adapter.settings.expected_queries == 21
     adapter.bandit.choose = lambda *_: "whole" if len(adapter.updates) < 2 else None
     values = iter([1.0, 1.5, 1.5, 1.0, 1.2])
     adapter.learner.measure = lambda network, apart: (next(values), 50)
-    prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(12)]
+    prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(18)]
     settings = GenerationSettings(max_tokens=12, ignore_eos=True)
     done = measure(methods, prompts, settings, 1, lambda _: None)
     frozen, learning = rows = along_the_stream(methods, done)
     assert [row["method"] for row in rows] == ["ddtree", "ddtree-adapt"]
-    assert [(part["first"], part["last"]) for part in frozen["parts"]] == [(2 * i + 1, 2 * i + 2) for i in range(6)]
+    assert [(part["first"], part["last"]) for part in frozen["parts"]] == [(3 * i + 1, 3 * i + 3) for i in range(6)]
     assert all(part["acceptance_length"] >= 1 for part in learning["parts"])
     assert [(u["kept"], u["before"], u["after"]) for u in learning["updates"]] == [(True, 1.0, 1.5), (False, 1.5, 1.2)]
-    assert all(0 < update["query"] <= 13 and update["seconds"] > 0 for update in learning["updates"])
+    assert all(0 < update["query"] <= 19 and update["seconds"] > 0 for update in learning["updates"])
     seconds = {name: sum(x.seconds for x in done if x.method == name) for name in names}
     assert learning["over_frozen"] == pytest.approx(seconds["ddtree"] / seconds["ddtree-adapt"])
     console = Console(file=io.StringIO(), width=200)
     console.print(results_table(summarise(methods, done, {}), {}, (), rows))
     text = console.file.getvalue()
-    assert "tau of queries" in text and "11-12" in text and "drafter calls" in text
+    assert "tau of queries" in text and "16-18" in text and "drafter calls" in text
     assert along_the_stream(methods[:2], done) == []
 
 
@@ -91,3 +92,25 @@ def test_drafters_that_serve_no_method_or_the_same_ones_are_refused(folders, tmp
         build_methods(["plain"], model, None, Drafting((dflash,)), lambda drafter: {})
     with pytest.raises(InputError, match="needs a specblock --drafter"):
         build_methods(["specblock"], model, None, Drafting(()), lambda drafter: {})
+
+
+def test_transformers_own_dflash_generation_accepts_what_our_chain_does(folders):
+    target, dflash, _ = folders
+    model, reference = load(target, "none"), load_hugging_face(target, "float32", "cpu")
+    names = ["plain", "dflash", "hf", "hf-dflash"]
+    methods = build_methods(names, model, reference, Drafting((dflash,)), lambda drafter: {})
+    for prompt in ([1, 3, 2], [5, 4, 9, 9, 30, 2, 7]):
+        plain, ours, theirs, drafted = (m.answer(prompt, GenerationSettings(max_tokens=24)) for m in methods)
+        assert plain.tokens == ours.tokens == theirs.tokens == drafted.tokens
+        counts = drafted.statistics
+        assert counts.tokens == 1 + counts.rounds + counts.accepted == 24
+        assert abs(counts.rounds - ours.statistics.rounds) <= 1 and counts.drafter_calls > 0
+
+
+def test_transformers_dflash_lends_embedding_and_head(folders, tmp_path):
+    save_dflash(tiny_network(has_head=True), tmp_path / "own")
+    reference = load_hugging_face(folders[0], "float32", "cpu")
+    with pytest.raises(InputError, match="has its own"):
+        build_methods(
+            ["hf-dflash"], load(folders[0], "none"), reference, Drafting((str(tmp_path / "own"),)), lambda drafter: {}
+        )

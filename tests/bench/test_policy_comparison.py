@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.bench.methods import Answer, Method
+from paceline.bench.method import Answer, Method
 from paceline.bench.policy_comparison import compare_policies
 from paceline.bench.run import Measurement
 from paceline.bench.table import results_table

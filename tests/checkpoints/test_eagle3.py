@@ -74,6 +74,12 @@ def test_the_published_layouts_load_alike(tmp_path, layer, before):
     assert network.draft_to_target(torch.arange(20)).tolist() == list(range(0, 40, 2))
 
 
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Eagle3LlamaForCausalLM"])
+def test_other_names_of_the_architecture_are_known(tmp_path, name):
+    path = write(tmp_path / "drafter", CONFIG | {"architectures": [name]})
+    assert dialect_of(path) is Dialect.EAGLE3 and load_eagle3(path, 10).config.draft_vocab_size == 20
+
+
 @pytest.mark.parametrize(
     ("keys", "taps"),
     [
@@ -123,7 +129,7 @@ def test_a_round_trip_gives_the_same_network(tmp_path, changes):
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, CheckpointError, "architectures"),
+        ({"architectures": ["QwenForCausalLM"]}, CheckpointError, "architectures"),
         ({"hidden_act": "gelu"}, UnsupportedModelError, "hidden_act"),
         ({"attention_bias": True}, UnsupportedModelError, "attention_bias"),
         ({"hidden_size": None}, CheckpointError, "hidden_size"),

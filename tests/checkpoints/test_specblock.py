@@ -154,4 +154,4 @@ def test_the_dialects_are_told_apart_and_others_are_named(tmp_path):
     save_dflash(tiny_network(), tmp_path / "dflash")
     assert dialect_of(tmp_path / "dflash") is Dialect.Z_LAB
     with pytest.raises(CheckpointError, match="a drafter has one of"):
-        dialect_of(write(tmp_path / "other", CONFIG | {"architectures": ["LlamaForCausalLM"]}))
+        dialect_of(write(tmp_path / "other", CONFIG | {"architectures": ["SomethingElse"]}))

@@ -104,6 +104,8 @@ def test_every_subcommand_parses_to_its_own_arguments():
         "train": ["dflash", "--data", "d", "--run", "r"],
         "label": ["--out", "labels"],
         "policy": ["report", "labels"],
+        "doctor": ["drafter"],
+        "export": ["drafter", "--out", "folder"],
     }
     for name, module in COMMANDS.items():
         run, args = parse([name, *needed.get(name, [])])

@@ -367,3 +367,29 @@ def test_a_round_is_learned_with_its_own_times_alone():
     total = sum(o.draft_s + o.verify_s + o.other_s for o in seen)
     assert len(seen) > 1 and 0 < total <= sum(clock.seconds.values())
     assert max(o.verify_s for o in seen) < clock.seconds["verify"]
+
+
+def extended(tree, accepted_by_position, rounds=20, pace=None):
+    counts = Statistics(rounds=rounds, accepted=sum(accepted_by_position), accepted_by_position=accepted_by_position)
+    sequence = SequenceView(GenerationSettings(), counts, pace or Pace())
+    return policy().extends([DraftView(sequence, 64, Plan(4, 16), tree)])
+
+
+def test_a_second_block_is_drafted_where_what_it_may_bring_is_worth_its_seconds():
+    sure, unsure = chain(0.9, 0.85, 0.8), chain(0.3, 0.1, 0.02)
+    # 2.7 tokens of a block, 18 of 20 times to its end; a draft costs a tenth of a round
+    assert extended(sure, [18, 18, 18]) == [True]
+    assert extended(unsure, [18, 18, 18]) == [False]
+    assert extended(sure, [18, 10, 0]) == extended(sure, [18, 10]) == [False]
+    assert extended(chain(0.9, 0.9), [18, 18, 18]) == [False]  # the tree does not reach the end
+    assert extended(DraftTree.empty(), [18, 18, 18]) == [False]
+
+
+def test_a_round_of_two_blocks_says_nothing_of_what_one_costs_and_counts_as_two():
+    aware, once, pace = policy(), policy(), Pace()
+    view_ = replace(view(chain(0.5, 0.25), pace), is_extended=True)
+    aware.learn(outcome(view_, [1], draft_s=0.5))
+    assert aware.costs.draft_s(8) == pytest.approx(COSTS.draft_s(8))
+    once.learn(outcome(view(chain(0.5, 0.25), other := Pace()), [1]))
+    plain = COSTS.verify_s(1, 64) + 0.001
+    assert pace.drafting.cost == pytest.approx(other.drafting.cost + 0.005 / plain, rel=1e-3)

@@ -4,11 +4,11 @@ import pytest
 
 from paceline.checkpoints.draft_weights import read_metadata
 from paceline.checkpoints.eagle3 import load_eagle3
+from paceline.checkpoints.target_weights import TargetWeights
 from paceline.errors import InputError
 from paceline.learning.eagle3_loss import Eagle3LossConfig
 from paceline.train.config import OptimizerConfig
 from paceline.train.methods.eagle3 import draft_config
-from paceline.train.target_weights import TargetWeights
 from paceline.train.trainer import train
 from tiny_training import tiny_eagle3_config, write_data, write_target
 

@@ -15,6 +15,7 @@ from accelerate.state import AcceleratorState
 
 from paceline.checkpoints.draft_weights import read_metadata
 from paceline.checkpoints.specblock import load_specblock
+from paceline.checkpoints.target_weights import TargetWeights
 from paceline.checkpoints.z_lab import load_dflash
 from paceline.errors import CheckpointError, InputError, TrainingDivergedError
 from paceline.learning.specblock_loss import SpecBlockLossConfig
@@ -24,7 +25,6 @@ from paceline.train.methods.dflash import draft_config
 from paceline.train.methods.specblock import draft_config as specblock_config
 from paceline.train.shards import write_shard
 from paceline.train.start import layer_states
-from paceline.train.target_weights import TargetWeights
 from paceline.train.trainer import train
 from tiny_training import END, TAPS, conversation, tiny_config, tiny_specblock_config, write_data, write_target
 

@@ -50,9 +50,10 @@ class Adapter(RoundObserver):
         self.task, self.settings = task, settings or AdaptationSettings()
         self.feature_layers = tuple(task.serving.feature_layers)
         self.updates: list[Update] = []
-        self.buffer = StreamBuffer(self.settings.buffer_tokens)
+        ready_at = 1 if self.settings.forced else self.settings.min_conversations
+        self.buffer = StreamBuffer(self.settings.buffer_tokens, ready_at)
         self.bandit = Bandit(
-            [Arm(HEADS, 0.1, 0.1, 2.0), Arm(WHOLE, 0.3, 0.2, 3.0)], self.settings.max_loss, self.settings.seed
+            [Arm(HEADS, 0.1, 0.1, 3.0), Arm(WHOLE, 0.4, 0.2, 5.0)], self.settings.max_loss, self.settings.seed
         )
         own = Plan(task.serving.default_block_size, task.serving.default_tree_budget)
         self.learner = Learner(task, self.settings, plan or own)

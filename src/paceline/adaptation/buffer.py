@@ -14,20 +14,20 @@ _SPAN = 6
 
 
 class StreamBuffer:
-    """Bounded by tokens: the oldest conversations go first."""
+    """Bounded by tokens: the oldest conversations go first. It is ready once it was shown `ready_at` of them."""
 
-    def __init__(self, max_tokens: int):
-        self.max_tokens = max_tokens
+    def __init__(self, max_tokens: int, ready_at: int = _APART):
+        self.max_tokens, self.ready_at = max_tokens, ready_at
         self.training: deque[Conversation] = deque()
         self.apart: deque[Conversation] = deque(maxlen=_MOST_APART)
-        self._count, self._is_closed = 0, False
+        self._count, self._shown, self._is_closed = 0, 0, False
 
     def add(self, conversation: Conversation) -> None:
         """A finished one; what is too short to learn from, or too long to keep, is left out."""
         length = len(conversation.tokens)
         if length - conversation.response_start < _LEAST_RESPONSE or length > self.max_tokens:
             return
-        self._count += 1
+        self._count, self._shown = self._count + 1, self._shown + 1
         if self._count % _APART == 0:
             self.apart.append(conversation)
             return
@@ -38,7 +38,9 @@ class StreamBuffer:
     @property
     def is_ready(self) -> bool:
         """Whether there is something to learn from and to measure on."""
-        return not self._is_closed and len(self.training) >= _APART - 1 and len(self.apart) >= 1
+        if self._is_closed or self._shown < self.ready_at:
+            return False
+        return len(self.training) >= _APART - 1 and len(self.apart) >= 1
 
     def recurring(self) -> float:
         """The share of the responses kept apart that the others have word for word, in spans of a few tokens."""
@@ -56,6 +58,7 @@ class StreamBuffer:
             self.training.popleft()
         while len(self.apart) > keep // _APART:
             self.apart.popleft()
+        self._shown = len(self.training) + len(self.apart)
 
 
 def _spans(conversation: Conversation) -> list[tuple[int, ...]]:

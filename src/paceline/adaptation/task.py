@@ -94,8 +94,9 @@ class AdaptationTask(ABC):
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write the learning network, with what the original said of itself and what is said here of its learning."""
         original = {"name": self.checkpoint.name, **read_metadata(self.checkpoint)}
-        template = original.get("chat_template_sha256")
-        kept = {} if template is None else {"chat_template_sha256": template}
+        kept: dict[str, Any] = {
+            key: original[key] for key in ("chat_template_sha256", "tokenizer_sha256") if key in original
+        }
         self.write(path, {**kept, "adapted_from": original, "adaptation": about})
 
     def serving_copy(self, state: Mapping[str, Tensor] | None = None) -> DraftNetwork:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
-from transformers import GenerationConfig
-
 from paceline.adaptation.settings import AdaptationSettings
+from paceline.bench.hf_dflash import HuggingFaceDFlashMethod
+from paceline.bench.method import Answer, HuggingFaceMethod, Method
 from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.checkpoints.files import few
 from paceline.decode import Parts
 from paceline.device_clock import device_clock
+from paceline.drafter_loading import load_drafter
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.mixture import MixtureDrafter
@@ -24,31 +23,11 @@ from paceline.drafters.prompt_lookup import PromptLookupDrafter
 from paceline.embedded import embedded_drafter, has_embedded_drafter
 from paceline.engine import Engine
 from paceline.errors import InputError
-from paceline.loading import load_drafter, load_policy, make_adapter, make_parts
+from paceline.loading import load_policy, make_adapter, make_parts
 from paceline.sampled_acceptance import block, reject
 from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP, drafter_path
 from paceline.text_model import Model
-from paceline.types import GenerationSettings, Statistics
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer: its tokens, the wall-clock seconds from prompt to last token, and the loop's counts."""
-
-    tokens: tuple[int, ...]
-    seconds: float
-    statistics: Statistics | None
-
-
-class Method(ABC):
-    """A way of answering, by name."""
-
-    name: str
-    settings: dict[str, Any]
-
-    @abstractmethod
-    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
-        """Answer one prompt alone (batch one)."""
+from paceline.types import GenerationSettings
 
 
 class EngineMethod(Method):
@@ -64,32 +43,8 @@ class EngineMethod(Method):
         return Answer(tuple(request.tokens), perf_counter() - started, request.statistics)
 
 
-class HuggingFaceMethod(Method):
-    """Greedy `generate` of the unchanged Hugging Face model: the outside reference."""
-
-    name = "hf"
-
-    def __init__(self, model: Any):
-        self.model = model
-        self.settings = {"implementation": "transformers generate"}
-
-    @torch.inference_mode()
-    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
-        started = perf_counter()
-        ids = torch.tensor([prompt], device=self.model.device)
-        output = self.model.generate(
-            ids, generation_config=self._greedy(settings.max_tokens), attention_mask=torch.ones_like(ids)
-        )
-        return Answer(tuple(output[0, len(prompt) :].tolist()), perf_counter() - started, None)
-
-    def _greedy(self, max_tokens: int) -> GenerationConfig:
-        """Greedy and nothing else: penalties that the checkpoint would add are not what is compared."""
-        own = self.model.generation_config
-        return GenerationConfig(
-            max_new_tokens=max_tokens, do_sample=False, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
-        )
-
-
+#: Methods of the unchanged Hugging Face model.
+HF, HF_DFLASH = "hf", "hf-dflash"
 #: How the names of methods end that learn while they serve; the one that does not is named without it.
 LEARNING = "-adapt"
 #: ddtree without knowledge of the sampling noise.
@@ -110,8 +65,19 @@ _NETWORK_METHODS = {
     "eagle3-static": (Dialect.EAGLE3, "top_k"),
     "eagle3-adapt": (Dialect.EAGLE3, "best_first"),
     "mixture-adapt": (Dialect.Z_LAB, "best_first"),
+    HF_DFLASH: (Dialect.Z_LAB, "chain"),
+    "heads": (Dialect.HEADS, "best_first"),
+    "heads-static": (Dialect.HEADS, "top_k"),
+    "small-model": (Dialect.CAUSAL_LM, "chain"),
+    "small-model-tree": (Dialect.CAUSAL_LM, "best_first"),
 } | dict.fromkeys(SAMPLED, (Dialect.Z_LAB, "chain"))
-_EMBEDDED = {Dialect.Z_LAB: "dflash", Dialect.SPECBLOCK: "specblock", Dialect.EAGLE3: "eagle3"}
+_KINDS = {
+    Dialect.Z_LAB: "dflash",
+    Dialect.SPECBLOCK: "specblock",
+    Dialect.EAGLE3: "eagle3",
+    Dialect.HEADS: "heads",
+    Dialect.CAUSAL_LM: "small language model",
+}
 #: Methods whose trees a policy can size.
 GROWING = frozenset(name for name, (_, growth) in _NETWORK_METHODS.items() if growth != "chain")
 
@@ -156,7 +122,8 @@ def build_methods(
 ) -> list[Method]:
     """The methods by name, on one target; a tree-growing one again for each policy, as `name+policy`.
 
-    `hugging_face` is the unchanged model for `hf`, `pair` tells the digests of the target and a drafter by name.
+    `hugging_face` is the unchanged model for `hf` and `hf-dflash`, `pair` tells the digests of the target and a drafter
+    by name.
 
     Raises:
         InputError: a method that needs a drafter where none was given, or a drafter that no method needs.
@@ -165,10 +132,13 @@ def build_methods(
     named = drafting.by_dialect()
     _check_used(named, names)
     for name in names:
-        if name == "hf":
+        if name == HF:
             methods.append(HuggingFaceMethod(hugging_face))
             continue
         drafter = _drafter_name(name, model, named)
+        if name == HF_DFLASH:
+            methods.append(_hugging_face_dflash(model, hugging_face, drafter, drafting.block_size))
+            continue
         parts = _parts(name, model, drafter, drafting)
         methods.append(_engine_method(name, model, parts))
         for spec in drafting.policies if name in GROWING else ():
@@ -181,13 +151,20 @@ def build_methods(
     return methods
 
 
+def _hugging_face_dflash(model: Model, hugging_face: Any, drafter: str | None, block_size: int | None) -> Method:
+    assert drafter is not None, "its dialect asks for one"
+    part = load_drafter(drafter, model.target, "chain")
+    assert isinstance(part, DFlashDrafter), "of its dialect"
+    return HuggingFaceDFlashMethod(hugging_face, part, block_size)
+
+
 def _check_used(named: Mapping[Dialect, str], names: Sequence[str]) -> None:
     used = {_NETWORK_METHODS[name][0] for name in names if name in _NETWORK_METHODS}
     for dialect, drafter in named.items():
         if dialect not in used:
             fitting = few([name for name, (its, _) in _NETWORK_METHODS.items() if its is dialect])
             raise InputError(
-                f"{drafter!r} is a {_EMBEDDED[dialect]} drafter, which none of the methods uses; add one of {fitting}."
+                f"{drafter!r} is a {_KINDS[dialect]} drafter, which none of the methods uses; add one of {fitting}."
             )
 
 
@@ -198,7 +175,7 @@ def _drafter_name(name: str, model: Model, named: Mapping[Dialect, str]) -> str 
     if name not in _NETWORK_METHODS:
         return None
     dialect = _NETWORK_METHODS[name][0]
-    kind = _EMBEDDED[dialect]
+    kind = _KINDS[dialect]
     if dialect not in named and not (model.is_embedded and has_embedded_drafter(kind)):
         raise InputError(f"method {name} needs a {kind} --drafter for the target {model.target.info.name}.")
     return named.get(dialect) or str(embedded_drafter(kind))
@@ -216,7 +193,7 @@ def _parts(name: str, model: Model, drafter: str | None, drafting: Drafting) -> 
 
 def _drafter(name: str, model: Model, drafter: str) -> Drafter:
     growth = _NETWORK_METHODS[name][1] if name in _NETWORK_METHODS else "best_first"
-    part = load_drafter(drafter, model.target, growth)
+    part = load_drafter(drafter, model.target, growth, tokenizer=model.tokenizer)
     assert part is not None, "a drafter was named"
     if not isinstance(part, DFlashDrafter):
         return part

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from paceline.bench.methods import Answer, Method
+from paceline.bench.method import Answer, Method
 from paceline.metrics import tokens_per_s
 from paceline.prompts import Prompt
 from paceline.types import GenerationSettings

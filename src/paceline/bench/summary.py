@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from paceline.bench.methods import Method
+from paceline.bench.method import Method
 from paceline.bench.run import Measurement
 from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
 from paceline.near_ties import Divergence

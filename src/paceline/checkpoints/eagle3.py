@@ -2,7 +2,7 @@
 
     config.json         Llama's keys, draft_vocab_size, norm_before_residual; where the tapped layers are named, in
                         `eagle_config`: the layers whose outputs are read; at the top level, as vLLM has it: the
-                        layers whose inputs are, so one more
+                        layers whose inputs are, so one more; both are written
     model.safetensors   midlayer.* (or layers.0.*), fc, norm, lm_head, d2t, t2d, and at times embed_tokens
 
 A `model.` before a name and stored frequencies are passed over. `num_hidden_layers` may be the target's; there is one
@@ -28,7 +28,7 @@ from paceline.errors import CheckpointError
 from paceline.models.eagle3 import Eagle3Network
 from paceline.models.eagle3_config import Eagle3Config
 
-_LAYER = "midlayer."
+LAYER = "midlayer."
 
 
 def load_eagle3(path: Path, num_target_layers: int | None = None, dtype: torch.dtype = torch.float32) -> Eagle3Network:
@@ -40,13 +40,25 @@ def load_eagle3(path: Path, num_target_layers: int | None = None, dtype: torch.d
         CheckpointError: a file is missing or damaged, or keys or weights are missing, unknown or misshaped.
         UnsupportedModelError: the network needs something that is not implemented, named in the message.
     """
-    weights = _renamed(read_weights(path), path)
-    config = _complete(parse_config(read_plain_config(path), path, num_target_layers), weights, path)
-    with torch.device("meta"):
-        network = Eagle3Network(config)
-    fill_in_vocabulary(weights, config, path)
+    weights = named_weights(path)
+    network = empty_eagle3(read_plain_config(path), weights, path, num_target_layers)
+    fill_in_vocabulary(weights, network.config, path)
     fill_network(network, weights, dtype, path, "an EAGLE-3 draft network")
     return network
+
+
+def empty_eagle3(
+    stored: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path, num_target_layers: int | None = None
+) -> Eagle3Network:
+    """The network, on the meta device, that a config and weights by its names ask for.
+
+    Raises:
+        CheckpointError: keys are missing or of a wrong kind.
+        UnsupportedModelError: the network needs something that is not implemented.
+    """
+    config = _complete(parse_config(stored, path, num_target_layers), weights, path)
+    with torch.device("meta"):
+        return Eagle3Network(config)
 
 
 def save_eagle3(
@@ -60,21 +72,28 @@ def save_eagle3(
     `extra` is kept under the key "paceline" and must be JSON. Borrowed weights are not written.
     """
     with replacing_folder(path) as folder:
-        write_checkpoint(folder, spell_config(network.config, dtype, extra or {}), stored_weights(network, dtype))
+        write_eagle3(network, folder, extra, dtype)
 
 
-def _renamed(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Weights by the names that the network has for them.
+def write_eagle3(
+    network: Eagle3Network, folder: Path, extra: Mapping[str, Any] | None = None, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """The files of `save_eagle3`, into an existing folder."""
+    write_checkpoint(folder, spell_config(network.config, dtype, extra or {}), stored_weights(network, dtype))
+
+
+def named_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint folder by the names that the network has for them.
 
     Raises:
-        CheckpointError: two names mean one weight.
+        CheckpointError: they cannot be read, or two names mean one weight.
     """
     found: dict[str, Tensor] = {}
-    for name, weight in weights.items():
+    for name, weight in read_weights(path).items():
         plain = name.removeprefix("model.")
         if plain.endswith("rotary_emb.inv_freq"):  # the config says it
             continue
-        plain = plain.replace("layers.0.", _LAYER, 1) if plain.startswith("layers.0.") else plain
+        plain = plain.replace("layers.0.", LAYER, 1) if plain.startswith("layers.0.") else plain
         if plain in found:
             raise CheckpointError(f"{path} holds {plain} twice, under two names.")
         found[plain] = weight

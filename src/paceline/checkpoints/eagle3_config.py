@@ -13,11 +13,13 @@ from paceline.checkpoints.config_values import check_kinds, read_object, read_va
 from paceline.checkpoints.draft_weights import METADATA
 from paceline.checkpoints.files import few
 from paceline.checkpoints.rope_keys import parse_rope, spell_rope
-from paceline.checkpoints.taps import default_taps, outputs_of
+from paceline.checkpoints.taps import default_taps, inputs_of, outputs_of
 from paceline.errors import CheckpointError, UnsupportedModelError
 from paceline.models.eagle3_config import Eagle3Config
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+_OTHER_NAMES = ("Eagle3LlamaForCausalLM", "LlamaEagle3DraftModel")
+_EARLIER_ARCHITECTURE = "LlamaForCausalLM"
 TAPS = "eagle_aux_hidden_state_layer_ids"
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
@@ -60,6 +62,15 @@ def parse_config(stored: Mapping[str, Any], path: Path, num_target_layers: int |
         )
 
 
+def named(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the dialect's architecture, which some write otherwise; its authors' first checkpoints have
+    Llama's, beside a vocabulary of their own, which no target has."""
+    came = stored.get("architectures")
+    is_earlier = came == [_EARLIER_ARCHITECTURE] and "draft_vocab_size" in stored
+    is_other = came in [[name] for name in _OTHER_NAMES]
+    return {**stored, **({"architectures": [ARCHITECTURE]} if is_earlier or is_other else {})}
+
+
 def spell_config(config: Eagle3Config, dtype: torch.dtype, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The `config.json` of a network whose weights are stored in `dtype`."""
     sizes = asdict(config)
@@ -74,6 +85,7 @@ def spell_config(config: Eagle3Config, dtype: torch.dtype, extra: Mapping[str, A
         "num_target_layers": config.num_target_layers,
         "norm_before_residual": config.norm_before_residual,
         "eagle_config": {TAPS: list(config.target_layer_ids), "use_aux_hidden_state": True},
+        TAPS: inputs_of(config.target_layer_ids),
         "rms_norm_eps": config.rms_norm_eps,
         "max_position_embeddings": config.max_position_embeddings,
         **spell_rope(config.rope),
@@ -97,6 +109,7 @@ def _taps(stored: Mapping[str, Any], num_layers: int, path: Path) -> tuple[int, 
 
 def _check_supported(own: Mapping[str, Any], path: Path) -> None:
     only = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+    only |= dict.fromkeys(("norm_before_fc", "norm_output", "fc_norm"), False)
     for key, known in only.items():
         if own.get(key, known) != known:
             raise UnsupportedModelError(f"{path} has {key} {own[key]!r}, but only {known!r} is implemented.")

@@ -55,14 +55,25 @@ def load_specblock(
         CheckpointError: a file is missing or damaged, or keys or weights are missing, unknown or misshaped.
         UnsupportedModelError: the network needs something that is not implemented, named in the message.
     """
-    stored = read_config(path)
-    weights = read_weights(path)
-    config = _complete(parse_config(stored, path, num_target_layers), weights, path)
-    with torch.device("meta"):
-        network = SpecBlockNetwork(config)
-    fill_in_vocabulary(weights, config, path)
+    stored, weights = read_config(path), read_weights(path)
+    network = empty_specblock(stored, weights, path, num_target_layers)
+    fill_in_vocabulary(weights, network.config, path)
     fill_network(network, weights, dtype, path, "a SpecBlock draft network")
     return network
+
+
+def empty_specblock(
+    stored: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path, num_target_layers: int | None = None
+) -> SpecBlockNetwork:
+    """The network, on the meta device, that a config and weights ask for.
+
+    Raises:
+        CheckpointError: keys are missing or of a wrong kind, or the rank head is missing.
+        UnsupportedModelError: the network needs something that is not implemented.
+    """
+    config = _complete(parse_config(stored, path, num_target_layers), weights, path)
+    with torch.device("meta"):
+        return SpecBlockNetwork(config)
 
 
 def save_specblock(
@@ -147,7 +158,7 @@ def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
             raise UnsupportedModelError(f"{path} has {key} {stored[key]!r}, but only {known!r} is implemented.")
 
 
-def _complete(config: SpecBlockConfig, weights: dict[str, Tensor], path: Path) -> SpecBlockConfig:
+def _complete(config: SpecBlockConfig, weights: Mapping[str, Tensor], path: Path) -> SpecBlockConfig:
     """The config with what only the weights tell: an embedding and a head of its own, the width of the rank head, and
     whether the draft vocabulary is the target's whole."""
     if _RANK_WIDTH not in weights:

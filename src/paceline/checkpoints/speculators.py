@@ -15,14 +15,17 @@ from typing import Any
 
 from paceline.checkpoints import eagle3_config, z_lab_config
 from paceline.checkpoints.config_values import read_object
+from paceline.checkpoints.draft_weights import METADATA
 from paceline.checkpoints.files import few, read_config
 from paceline.checkpoints.taps import outputs_of
 from paceline.errors import CheckpointError, UnsupportedModelError
 
 KIND = "speculators_model_type"
-_LAYER = "transformer_layer_config"
+LAYER_CONFIG = "transformer_layer_config"
 _PLAIN = {
     "norm_before_fc": False,
+    "norm_output": False,
+    "fc_norm": False,
     "projector_type": "dflash",
     "shift_label": False,
     "sample_from_anchor": False,
@@ -40,7 +43,7 @@ def read_plain_config(path: Path) -> dict[str, Any]:
     stored = read_config(path)
     kind = stored.get(KIND)
     if kind is None:
-        return stored
+        return eagle3_config.named(stored)
     translators = {"dflash": _as_z_lab, "eagle3": _as_eagle3}
     if kind not in translators:
         raise CheckpointError(
@@ -49,10 +52,10 @@ def read_plain_config(path: Path) -> dict[str, Any]:
     for key, only in _PLAIN.items():
         if stored.get(key) not in (None, only):
             raise UnsupportedModelError(f"{path} has {key} {stored[key]!r}, but only {only!r} is implemented.")
-    layer = read_object(stored, _LAYER, path)
+    layer = read_object(stored, LAYER_CONFIG, path)
     shared = {**layer, "draft_vocab_size": stored.get("draft_vocab_size")}
-    if stored.get("target_hidden_size") is not None:
-        shared["target_hidden_size"] = stored["target_hidden_size"]
+    beside = ("target_hidden_size", "num_target_layers", METADATA)
+    shared |= {key: stored[key] for key in beside if stored.get(key) is not None}
     return shared | translators[kind](stored, path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +22,8 @@ def outputs_of(inputs: Any, path: Path) -> tuple[int, ...]:
     """
     check_kinds({"target_layer_ids": inputs}, path)
     return tuple(layer - 1 for layer in inputs)
+
+
+def inputs_of(outputs: Sequence[int]) -> list[int]:
+    """The numbers by which vLLM names layers whose outputs are read."""
+    return [layer + 1 for layer in outputs]

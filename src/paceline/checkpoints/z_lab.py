@@ -25,7 +25,7 @@ from paceline.errors import CheckpointError
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.dflash_config import DFlashConfig
 
-__all__ = ["ARCHITECTURE", "load_dflash", "read_dflash_config", "save_dflash"]
+__all__ = ["ARCHITECTURE", "empty_dflash", "load_dflash", "read_dflash_config", "save_dflash", "write_dflash"]
 
 
 def load_dflash(path: Path, dtype: torch.dtype = torch.float32, num_target_layers: int | None = None) -> DFlashNetwork:
@@ -37,14 +37,25 @@ def load_dflash(path: Path, dtype: torch.dtype = torch.float32, num_target_layer
         CheckpointError: a file is missing or damaged, or keys or weights are missing, unknown or misshaped.
         UnsupportedModelError: the network needs something that is not implemented, named in the message.
     """
-    config = parse_config(read_plain_config(path), path, num_target_layers)
-    weights = read_weights(path)
-    config = _complete(config, weights, path)
-    with torch.device("meta"):
-        network = DFlashNetwork(config)
-    fill_in_vocabulary(weights, config, path)
+    stored, weights = read_plain_config(path), read_weights(path)
+    network = empty_dflash(stored, weights, path, num_target_layers)
+    fill_in_vocabulary(weights, network.config, path)
     fill_network(network, weights, dtype, path, "a DFlash draft network")
     return network
+
+
+def empty_dflash(
+    stored: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path, num_target_layers: int | None = None
+) -> DFlashNetwork:
+    """The network, on the meta device, that a config and weights ask for.
+
+    Raises:
+        CheckpointError: keys are missing or of a wrong kind.
+        UnsupportedModelError: the network needs something that is not implemented.
+    """
+    config = _complete(parse_config(stored, path, num_target_layers), weights, path)
+    with torch.device("meta"):
+        return DFlashNetwork(config)
 
 
 def read_dflash_config(path: Path) -> DFlashConfig:
@@ -63,10 +74,17 @@ def save_dflash(
     `extra` is kept under the key "paceline" and must be JSON. Borrowed weights are not written.
     """
     with replacing_folder(path) as folder:
-        write_checkpoint(folder, spell_config(network.config, dtype, extra or {}), stored_weights(network, dtype))
+        write_dflash(network, folder, extra, dtype)
 
 
-def _complete(config: DFlashConfig, weights: dict[str, Tensor], path: Path) -> DFlashConfig:
+def write_dflash(
+    network: DFlashNetwork, folder: Path, extra: Mapping[str, Any] | None = None, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """The files of `save_dflash`, into an existing folder."""
+    write_checkpoint(folder, spell_config(network.config, dtype, extra or {}), stored_weights(network, dtype))
+
+
+def _complete(config: DFlashConfig, weights: Mapping[str, Tensor], path: Path) -> DFlashConfig:
     """The config with what only the weights tell: own embedding, own head, size of the draft vocabulary."""
     reduced = config.draft_vocab_size
     if reduced is None and "d2t" in weights:

@@ -1,7 +1,7 @@
 """The command line: one module per subcommand, and the only place that turns errors into exit codes.
 
-Exit codes: 0 done; 2 the user's mistake, `paceline: error: <one sentence>`; 130 interrupted by Ctrl-C;
-141 whoever read our output is gone.
+Exit codes: 0 done; 1 what was looked at is faulty; 2 the user's mistake, `paceline: error: <one sentence>`;
+130 interrupted by Ctrl-C; 141 whoever read our output is gone.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Annotated, Any, Union, cast
 
 import tyro
 
-from paceline.cli import bench, calibrate, chat, demo, generate, label, policy, train, verify
+from paceline.cli import bench, calibrate, chat, demo, doctor, export, generate, label, policy, train, verify
 from paceline.errors import PacelineError
 
 DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
 
-#: Subcommands by name; each module has `Arguments`, a frozen dataclass, and `run(args)`.
+#: Subcommands by name; each module has `Arguments`, a frozen dataclass, and `run(args)`, whose
+#: number, if any, is the exit code.
 COMMANDS = {
     "demo": demo,
     "generate": generate,
@@ -29,6 +30,8 @@ COMMANDS = {
     "label": label,
     "calibrate": calibrate,
     "policy": policy,
+    "doctor": doctor,
+    "export": export,
 }
 
 
@@ -40,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         run, args = parse(argv)
-        run(args)
+        code = run(args) or 0
         sys.stdout.flush()
     except PacelineError as error:
         print(f"paceline: error: {error}", file=sys.stderr)
@@ -55,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("paceline: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return code
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[Callable[[Any], None], Any]:
+def parse(argv: Sequence[str] | None = None) -> tuple[Callable[[Any], int | None], Any]:
     """The `run` of the chosen subcommand, and its arguments."""
     choices = tuple(
         Annotated[module.Arguments, tyro.conf.subcommand(name, description=module.Arguments.__doc__)]

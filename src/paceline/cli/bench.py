@@ -20,12 +20,13 @@ from paceline.result_files import check_writable, write_json
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
-    from paceline.bench.methods import Method
+    from paceline.bench.method import Method
     from paceline.text_model import Model
 
 MethodName = Literal[
     "plain",
     "hf",
+    "hf-dflash",
     "prompt_lookup",
     "dflash",
     "ddtree",
@@ -39,9 +40,16 @@ MethodName = Literal[
     "eagle3-static",
     "eagle3-adapt",
     "mixture-adapt",
+    "heads",
+    "heads-static",
+    "small-model",
+    "small-model-tree",
     "dflash_reject",
     "dflash_block",
 ]
+
+#: Methods that are Hugging Face's own.
+_REFERENCES: tuple[MethodName, ...] = ("hf", "hf-dflash")
 
 
 @dataclass(frozen=True)
@@ -152,24 +160,29 @@ def run(args: Arguments) -> None:
 
 def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
     """Hugging Face's own generate is compared where it decodes by the same rules."""
-    if "hf" not in args.methods:
-        return
-    if args.temperature > 0.0:
-        raise InputError(f"method hf compares greedy text, but the temperature is {args.temperature}; leave hf out.")
-    if settings.grammar is not None:
-        raise InputError(f"method hf knows no grammar, but a {settings.grammar.kind} came; leave hf out.")
+    for name in _REFERENCES:
+        if name not in args.methods:
+            continue
+        if args.temperature > 0.0:
+            raise InputError(
+                f"method {name} compares greedy text, but the temperature is {args.temperature}; leave {name} out."
+            )
+        if settings.grammar is not None:
+            raise InputError(f"method {name} knows no grammar, but a {settings.grammar.kind} came; leave {name} out.")
 
 
 def _load(args: Arguments, console: Console, num_queries: int) -> tuple[Model, list[Method]]:
     from paceline.bench.methods import Drafting, build_methods
-    from paceline.loading import load_hugging_face
     from paceline.sources import pair_digests
+    from paceline.target_loading import load_hugging_face
 
     options = ModelOptions(
         target=args.target, drafter="none", dtype=args.dtype, device=args.device, threads=args.threads
     )
     model = load_model(options, console)
-    hugging_face = load_hugging_face(args.target, args.dtype, args.device) if "hf" in args.methods else None
+    hugging_face = None
+    if any(name in args.methods for name in _REFERENCES):
+        hugging_face = load_hugging_face(args.target, args.dtype, args.device)
     drafting = Drafting(args.drafter, args.tree_budget, args.block_size, args.policies, num_queries)
     pair = functools.partial(pair_digests, args.target)
     return model, build_methods(args.methods, model, hugging_face, drafting, pair)

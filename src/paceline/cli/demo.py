@@ -95,13 +95,14 @@ def _show_prompt(console: Console, model: Model, measurements: list[Measurement]
 
 def _show_round(console: Console, model: Model, args: Arguments, prompt: Prompt, settings: GenerationSettings) -> None:
     """Draw the draft tree of the round that accepted most."""
+    from paceline.drafter_loading import load_drafter
     from paceline.drafters.traced import TracedDrafter
     from paceline.embedded import embedded_drafter
     from paceline.engine import Engine
-    from paceline.loading import load_drafter, make_parts
+    from paceline.loading import make_parts
     from paceline.tree import render_tree
 
-    drafter = load_drafter(args.drafter or str(embedded_drafter()), model.target)
+    drafter = load_drafter(args.drafter or str(embedded_drafter()), model.target, tokenizer=model.tokenizer)
     assert drafter is not None
     traced = TracedDrafter(drafter)
     engine = Engine(make_parts(model.target, traced, None, args.tree_budget), max_batch=1)

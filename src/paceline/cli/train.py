@@ -14,6 +14,7 @@ from paceline.errors import InputError
 from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.conversations_config import ConversationsConfig
 from paceline.train.eagle3_config import Eagle3TrainConfig
+from paceline.train.heads_config import HeadsTrainConfig
 from paceline.train.policy_config import PolicyTrainConfig
 from paceline.train.specblock_config import SpecBlockTrainConfig
 
@@ -33,6 +34,7 @@ class Arguments:
             tyro.conf.subcommand("specblock", description=SpecBlockTrainConfig.__doc__),
         ]
         | Annotated[Eagle3TrainConfig, tyro.conf.subcommand("eagle3", description=Eagle3TrainConfig.__doc__)]
+        | Annotated[HeadsTrainConfig, tyro.conf.subcommand("heads", description=HeadsTrainConfig.__doc__)]
         | Annotated[PolicyTrainConfig, tyro.conf.subcommand("policy", description=PolicyTrainConfig.__doc__)],
         tyro.conf.arg(name=""),
     ]

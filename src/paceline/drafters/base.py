@@ -78,12 +78,14 @@ class DraftRequest:
 class Drafter(ABC):
     """Proposes a tree for each sequence of a batch.
 
-    `feature_layers` are the target layers whose outputs it reads (empty: none). `default_block_size`
-    and `default_tree_budget` apply where neither the request nor the policy says otherwise.
+    `feature_layers` are the target layers whose outputs it reads (empty: none). `num_readable` are the tokens that it
+    can read (None: all of the target's). `default_block_size` and `default_tree_budget` apply where neither the request
+    nor the policy says otherwise.
     """
 
     name: str
     feature_layers: tuple[int, ...] = ()
+    num_readable: int | None = None
     default_block_size: int
     default_tree_budget: int
 
@@ -103,3 +105,15 @@ class Drafter(ABC):
     @abstractmethod
     def draft(self, state: Any, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
         """A tree for each of rows 0 .. len(requests)-1; time spent goes to the stages draft and grow."""
+
+    def extend(
+        self,
+        state: Any,
+        requests: Sequence[DraftRequest],
+        trees: Sequence[DraftTree],
+        chosen: Sequence[bool],
+        clock: StageClock,
+    ) -> list[DraftTree]:
+        """Let the trees that are chosen go on past the end of their blocks, where this drafter can; their sizes stay
+        within what was asked for."""
+        return list(trees)

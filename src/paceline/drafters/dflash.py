@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from paceline.drafters.base import Drafter, DraftRequest
+from paceline.drafters.base import DraftRequest
+from paceline.drafters.parallel import ParallelDrafter, default_budget, move_rows
 from paceline.kv_cache import LayerShape, SlotCache
 from paceline.metrics import StageClock
 from paceline.models.dflash import DFlashNetwork
-from paceline.tree import DraftTree, Growth, Marginals
-from paceline.tree.sampled_chain import sampled_chain
-from paceline.tree.shared_noise import CANDIDATES, Coupling
+from paceline.tree import DraftTree, Growth, graft, likeliest_end
+from paceline.tree.shared_noise import Coupling
 
 
 @dataclass
@@ -38,6 +37,11 @@ class DFlashState:
     read: Callable[[SlotCache, int, Tensor, Sequence[int]], None]
     couplings: dict[int, Coupling] = field(default_factory=dict)
     unread: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.cache.device
 
     def catch_up(self, first_row: int, num_rows: int) -> None:
         """Read what waits of these rows."""
@@ -56,8 +60,8 @@ class DFlashState:
         self.cache.move(source, destination)
         if source == destination:
             return
-        _move(self.couplings, source, destination)
-        _move(self.unread, source, destination)
+        move_rows(self.couplings, source, destination)
+        move_rows(self.unread, source, destination)
 
     def clear(self, row: int) -> None:
         self.cache.clear(row)
@@ -72,14 +76,11 @@ class DFlashState:
         self.cache.restore(row, saved, length)
 
 
-class DFlashDrafter(Drafter):
-    """The network behind the loop's interface.
-
-    `shared_noise` ranks a sampled request's candidates with the noise that the target will use. `samples` draws
-    chains from the marginals instead, for the rules that need q; then `growth` is not asked.
-    """
+class DFlashDrafter(ParallelDrafter):
+    """The network, and how its trees grow."""
 
     name = "dflash"
+    network: DFlashNetwork
 
     def __init__(
         self,
@@ -89,17 +90,12 @@ class DFlashDrafter(Drafter):
         shared_noise: bool = True,
         samples: bool = False,
     ):
+        super().__init__(growth, shared_noise, samples)
         self.network = network.eval()
-        self.shared_noise, self.samples = shared_noise, samples
-        self.growth = growth
         config = network.config
         self.feature_layers = tuple(config.target_layer_ids)
         self.default_block_size = config.block_size
-        self.default_tree_budget = tree_budget or _default_budget(config.block_size, network.norm.weight.device)
-
-    @property
-    def drafting(self) -> str:
-        return f"{self.name} {self.growth.__name__}"
+        self.default_tree_budget = tree_budget or default_budget(config.block_size, network.norm.weight.device)
 
     def new_state(self, num_rows: int, num_slots: int, device: torch.device) -> DFlashState:
         config = self.network.config
@@ -128,98 +124,73 @@ class DFlashDrafter(Drafter):
             cache.append(index, keys, values)
         cache.extend(counts)
 
+    def _catch_up(self, state: DFlashState, num_rows: int) -> None:
+        state.catch_up(0, num_rows)
+
     @torch.inference_mode()
-    def draft(self, state: DFlashState, requests: Sequence[DraftRequest], clock: StageClock) -> list[DraftTree]:
-        cache = state.cache
-        if any(_wants_network(request) for request in requests):
-            state.catch_up(0, len(requests))
-        trees: list[DraftTree] = [DraftTree.empty(cache.device) for _ in requests]
-        for block_size, rows in _rows_by_block_size(requests).items():
-            rows = [r for r in rows if cache.lengths[r] + block_size <= self.network.config.max_position_embeddings]
-            if not rows:
+    def extend(
+        self,
+        state: DFlashState,
+        requests: Sequence[DraftRequest],
+        trees: Sequence[DraftTree],
+        chosen: Sequence[bool],
+        clock: StageClock,
+    ) -> list[DraftTree]:
+        """A second block, whose anchor is the likeliest node at the end of the first one. It sees the features that
+        there are, those before the first block, at its own distance from them."""
+        found = list(trees)
+        asked = {request.block_size for request, wanted in zip(requests, chosen, strict=True) if wanted}
+        for block_size in sorted(asked):
+            ends = self._ends(state, requests, trees, chosen, block_size)
+            if not ends:
                 continue
-            width = max(self._width(requests[r]) for r in rows)
-            marginals = self._marginals(cache, rows, [requests[r].tokens[-1] for r in rows], block_size, width)
+            rows, depth = list(ends), block_size - 1
+            anchors = [int(trees[row].tokens[node - 1]) for row, node in ends.items()]
+            hidden = self._hidden(state, rows, anchors, block_size, depth)
+            width = max(self._width(requests[row]) for row in rows)
             clock.drafter_calls += 1
             clock.lap("draft")
-            for row, marginal in zip(rows, marginals, strict=True):
-                trees[row] = self._tree(state, row, requests[row], marginal)
+            for (row, node), marginals in zip(ends.items(), self._marginals(hidden, width), strict=True):
+                request = requests[row]
+                branch = self.growth(self._ranked(state, row, request, marginals, depth), request.tree_budget)
+                found[row] = graft(trees[row], node, branch, request.tree_budget)
             clock.lap("grow")
-        return trees
+        return found
 
-    def _tree(self, state: DFlashState, row: int, request: DraftRequest, marginals: Marginals) -> DraftTree:
-        if not self.samples:
-            return self.growth(self._ranked(state, row, request, marginals), request.tree_budget)
-        count = min(request.tree_budget, request.max_depth)
-        vocabulary = self.network.config.vocab_size
-        return sampled_chain(marginals, count, request.temperature, request.seed, len(request.tokens), vocabulary)
+    def _ends(
+        self,
+        state: DFlashState,
+        requests: Sequence[DraftRequest],
+        trees: Sequence[DraftTree],
+        chosen: Sequence[bool],
+        block_size: int,
+    ) -> dict[int, int]:
+        """The node from which each row's second block starts, where it has one and positions reach."""
+        ends = {}
+        for row, (request, tree, wanted) in enumerate(zip(requests, trees, chosen, strict=True)):
+            asked = wanted and request.block_size == block_size and request.max_depth >= block_size and not self.samples
+            end = likeliest_end(tree, block_size - 1) if asked else None
+            if end is not None and self._reaches(state, row, 2 * block_size - 1):
+                ends[row] = end[0]
+        return ends
 
-    def _width(self, request: DraftRequest) -> int:
-        """Candidates of a position that can come into the tree."""
-        if self.samples:
-            return self.network.num_draft_tokens
-        width = max(request.tree_budget, CANDIDATES) if self._knows_noise(request) else request.tree_budget
-        return min(width, self.network.num_draft_tokens)
+    def _reaches(self, state: DFlashState, row: int, block_size: int) -> bool:
+        return state.cache.lengths[row] + block_size <= self.network.config.max_position_embeddings
 
-    def _knows_noise(self, request: DraftRequest) -> bool:
-        return self.shared_noise and request.temperature > 0.0
-
-    def _ranked(self, state: DFlashState, row: int, request: DraftRequest, marginals: Marginals) -> Marginals:
-        """The marginals as deep as they are of use, and with the target's noise where the request is sampled."""
-        depth = request.max_depth
-        marginals = Marginals(marginals.tokens[:depth], marginals.log_probs[:depth])
-        if not self._knows_noise(request):
-            return marginals
-        coupling = state.couplings.setdefault(row, Coupling())
-        coupling.learn(request.tokens)
-        return coupling.rank(marginals, request.temperature, request.seed, len(request.tokens))
-
-    def _marginals(
-        self, cache: SlotCache, rows: list[int], anchors: list[int], block_size: int, width: int
-    ) -> list[Marginals]:
-        """The `width` likeliest tokens of each drafted position, for each of `rows`."""
-        hidden = self._block_hidden(cache, rows, anchors, block_size)
-        logits = self.network.draft_logits(hidden[:, 1:]).float()
-        top = logits.topk(width, -1)
-        log_probs = top.values - logits.logsumexp(-1, keepdim=True)
-        tokens = self.network.draft_to_target(top.indices)
-        return [Marginals(t, p) for t, p in zip(tokens, log_probs, strict=True)]
-
-    def _block_hidden(
-        self, cache: SlotCache, rows: list[int], anchors: list[int], block_size: int
-    ) -> Float[Tensor, "b s h"]:
+    def _hidden(
+        self, state: DFlashState, rows: list[int], anchors: list[int], block_size: int, distance: int = 0
+    ) -> Float[Tensor, "b l h"]:
+        """`distance`: positions between the last token that was read and the anchor, less one."""
+        cache = state.cache
         device = cache.device
         block = torch.full((len(rows), block_size), self.network.config.mask_token_id, device=device)
         block[:, 0] = torch.tensor(anchors, device=device)
         lengths = torch.tensor([cache.lengths[r] for r in rows], device=device)
-        positions = lengths[:, None] + torch.arange(block_size, device=device)
+        positions = lengths[:, None] + distance + torch.arange(block_size, device=device)
         context = cache.committed(rows)
         span = context[0][0].shape[2]
         mask = None
         if len(rows) > 1:
             visible = torch.arange(span, device=device) < lengths[:, None]
             mask = visible[:, None, None].expand(-1, 1, block_size, -1)
-        return self.network.block(self.network.embed(block), positions, context, mask)
-
-
-def _default_budget(block_size: int, device: torch.device) -> int:
-    """As many nodes as a block on a CPU, where every row of a pass costs; several times that elsewhere."""
-    return block_size - 1 if device.type == "cpu" else 8 * (block_size - 1)
-
-
-def _move(of_rows: dict[int, Any], source: int, destination: int) -> None:
-    of_rows.pop(destination, None)
-    if source in of_rows:
-        of_rows[destination] = of_rows.pop(source)
-
-
-def _wants_network(request: DraftRequest) -> bool:
-    return request.wants_nodes and request.block_size > 1
-
-
-def _rows_by_block_size(requests: Sequence[DraftRequest]) -> dict[int, list[int]]:
-    groups: dict[int, list[int]] = {}
-    for row, request in enumerate(requests):
-        if _wants_network(request):
-            groups.setdefault(request.block_size, []).append(row)
-    return groups
+        return self.network.block(self.network.embed(block), positions, context, mask)[:, 1:]

@@ -26,7 +26,7 @@ class MixtureDrafter(Drafter):
         assert not second.feature_layers, "the second drafter reads tokens only"
         self.first, self.second = first, second
         self.name = f"{first.name}+{second.name}"
-        self.feature_layers = first.feature_layers
+        self.feature_layers, self.num_readable = first.feature_layers, first.num_readable
         self.default_block_size, self.default_tree_budget = first.default_block_size, first.default_tree_budget
 
     @property
@@ -50,6 +50,16 @@ class MixtureDrafter(Drafter):
         ]
         clock.lap("grow")
         return merged
+
+    def extend(
+        self,
+        state: Any,
+        requests: Sequence[DraftRequest],
+        trees: Sequence[DraftTree],
+        chosen: Sequence[bool],
+        clock: StageClock,
+    ) -> list[DraftTree]:
+        return self.first.extend(state.first, requests, trees, chosen, clock)
 
 
 @dataclass

@@ -42,7 +42,7 @@ class TracedDrafter(Drafter):
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
         self.name = drafter.name
-        self.feature_layers = drafter.feature_layers
+        self.feature_layers, self.num_readable = drafter.feature_layers, drafter.num_readable
         self.default_block_size = drafter.default_block_size
         self.default_tree_budget = drafter.default_tree_budget
         self.rounds: list[Round] = []
@@ -57,3 +57,15 @@ class TracedDrafter(Drafter):
         trees = self.drafter.draft(state, requests, clock)
         self.rounds.append(Round(len(requests[0].tokens), trees[0]))
         return trees
+
+    def extend(
+        self,
+        state: Any,
+        requests: Sequence[DraftRequest],
+        trees: Sequence[DraftTree],
+        chosen: Sequence[bool],
+        clock: StageClock,
+    ) -> list[DraftTree]:
+        extended = self.drafter.extend(state, requests, trees, chosen, clock)
+        self.rounds[-1] = Round(len(requests[0].tokens), extended[0])
+        return extended

@@ -21,6 +21,7 @@ from paceline.learning.conversation import Conversation
 from paceline.learning.layout import lay_out_positions
 from paceline.learning.losses import BlockLoss, PositionWeights, SparseTarget, chunked_loss, mixed_target
 from paceline.models.dflash import DFlashNetwork
+from paceline.models.heads import HeadsNetwork
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,14 @@ def lay_out(conversations: Sequence[Conversation], anchors: Tensor, valid: Tenso
 
 
 class DFlashObjective(nn.Module):
-    """The network and its loss as one module, which is what `accelerate` wraps for many devices."""
+    """The network and its loss as one module, which is what `accelerate` wraps for many devices. Parallel heads learn
+    the same: all tokens after an anchor, each by itself."""
 
     draft_ids: Tensor
 
     def __init__(
         self,
-        network: DFlashNetwork,
+        network: DFlashNetwork | HeadsNetwork,
         draft_ids: Tensor,
         position_weights: PositionWeights,
         soft: float,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from paceline.models.dflash import DFlashNetwork
 from paceline.models.eagle3 import Eagle3Network
+from paceline.models.heads import HeadsNetwork
 from paceline.models.specblock import SpecBlockNetwork
 
 ContextStart = Literal["last", "mean"]
@@ -92,6 +93,19 @@ def initialise_eagle3(
         network.fc.weight.copy_(_tap_selector(len(network.config.target_layer_ids), hidden, "last"))
         done.append("fc.weight")
     return done
+
+
+@torch.no_grad()
+def initialise_heads(network: HeadsNetwork, final_norm: Float[Tensor, " h"] | None = None) -> None:
+    """The state starts as the last tap, residual layers as nothing, and the last norm as the target's."""
+    config = network.config
+    if config.target_hidden_size == config.hidden_size:
+        network.fc.weight.copy_(_tap_selector(len(config.target_layer_ids), config.hidden_size, "last"))
+    for name, parameter in network.heads.named_parameters():  # type: ignore[attr-defined]  # a list of modules
+        if ".linear." in name:
+            parameter.zero_()
+    if final_norm is not None and final_norm.shape == network.norm.weight.shape:
+        network.norm.weight.copy_(final_norm)
 
 
 def _copy_layers(

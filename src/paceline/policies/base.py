@@ -56,6 +56,8 @@ class DraftView:
     num_tokens: int
     plan: Plan
     tree: DraftTree
+    is_extended: bool = False
+    """Whether it goes on past the end of its block."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,13 @@ class Policy(ABC):
 
     A policy that follows the machine or the drafter learns from every round; what it knows of one sequence is the
     state that `begin` returns and the loop holds. `needs_times` says that it learns from the stages' seconds, which
-    then have to be those of the device; `needs_hidden` that `begin` reads the last layer's output.
+    then have to be those of the device; `needs_hidden` that `begin` reads the last layer's output; `may_extend` that it
+    asks at times for trees that go on past the end of their blocks.
     """
 
     needs_times: bool = False
     needs_hidden: bool = False
+    may_extend: bool = False
 
     def begin(self, prompt: PromptView) -> Any:
         """What to remember of a sequence, once its prompt is read; the loop holds it."""
@@ -87,6 +91,10 @@ class Policy(ABC):
     @abstractmethod
     def choose(self, sequence: SequenceView) -> Plan:
         """The plan for the next round of this sequence."""
+
+    def extends(self, drafts: Sequence[DraftView]) -> list[bool]:
+        """Which trees should go on past the end of their blocks, at the price of another pass of the draft network."""
+        return [False] * len(drafts)
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
         """How many nodes of each tree to verify, of its first ones; those of one batch share the pass."""

@@ -28,10 +28,13 @@ from paceline.policies.base import DraftView, Plan, Policy, PromptView, RoundVie
 from paceline.policies.calibration import Calibration, Steps
 from paceline.policies.costs import Costs, LiveCosts
 from paceline.policies.pace import Pace, Pacer
+from paceline.tree import likeliest_end
 from paceline.types import GenerationSettings
 
 IDLE = 1
 """The block size at which a draft network rests."""
+_UNSEEN_ROUNDS = 2
+"""Rounds that are taken to have ended before the end of the block, beside those seen."""
 _TRIAL_LOSS = 0.1
 """Tokens a round that seeing what a size costs may lose."""
 
@@ -44,6 +47,7 @@ class CostAwarePolicy(Policy):
     """
 
     needs_times = True
+    may_extend = True
 
     def __init__(self, costs: Costs, block_size: int, max_budget: int, calibrate: bool = False):
         self.costs = LiveCosts(costs)
@@ -61,6 +65,25 @@ class CostAwarePolicy(Policy):
     def choose(self, sequence: SequenceView) -> Plan:
         size = sequence.settings.block_size or self.block_size
         return Plan(IDLE if self.pacer.rests(sequence.state) else size, self.max_tree_budget(sequence.settings))
+
+    def extends(self, drafts: Sequence[DraftView]) -> list[bool]:
+        return [_ran(draft) and draft.tree.num_nodes > 0 and self._pays_past_the_end(draft) for draft in drafts]
+
+    def _pays_past_the_end(self, draft: DraftView) -> bool:
+        """Whether a second block is expected to bring more tokens than its seconds are worth: as many as blocks have
+        brought in this sequence, if the first one is accepted to its end. How often that happened says whether the tree
+        is worth looking at."""
+        counts, depth = draft.sequence.statistics, draft.plan.block_size - 1
+        if len(counts.accepted_by_position) < depth:
+            return False
+        gain = counts.accepted / counts.rounds
+        round_s = self.costs.verify_s(1, draft.num_tokens) + self.costs.other
+        price = self.pacer.speed(draft.sequence.state) / round_s * self.costs.draft_s(draft.plan.block_size)
+        share = counts.accepted_by_position[depth - 1] / (counts.rounds + _UNSEEN_ROUNDS)
+        if share * gain <= price:
+            return False
+        end = likeliest_end(draft.tree, depth)
+        return end is not None and math.exp(end[1]) * gain > price
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
         self._read.clear()
@@ -104,10 +127,13 @@ class CostAwarePolicy(Policy):
         drafts, batch = outcome.drafts, len(outcome.drafts)
         rows = batch * (1 + max((draft.tree.num_nodes for draft in drafts), default=0))
         context = _context(drafts)
-        sizes = _block_sizes(drafts) if any(_ran(draft) and draft.tree.num_nodes for draft in drafts) else []
+        is_extended = any(draft.is_extended for draft in drafts)
+        has_drafted = any(_ran(draft) and draft.tree.num_nodes for draft in drafts) and not is_extended
+        sizes = _block_sizes(drafts) if has_drafted else []
         self.costs.learn(sizes, rows, context, outcome.draft_s, outcome.verify_s, outcome.other_s)
         plain = self.costs.verify_s(batch, context) + self.costs.other
-        cost = (self._network_s(drafts) + self.costs.verify_s(rows, context) + self.costs.other) / plain
+        network_s = self._network_s(drafts) * (1 + is_extended)
+        cost = (network_s + self.costs.verify_s(rows, context) + self.costs.other) / plain
         for draft, path in zip(drafts, outcome.paths, strict=True):
             if not draft.plan.tree_budget:
                 continue

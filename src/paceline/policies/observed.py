@@ -15,12 +15,16 @@ class ObservedPolicy(Policy):
     def __init__(self, inner: Policy):
         self.inner = inner
         self.needs_times, self.needs_hidden = inner.needs_times, inner.needs_hidden
+        self.may_extend = inner.may_extend
 
     def begin(self, prompt: PromptView) -> Any:
         return self.inner.begin(prompt)
 
     def choose(self, sequence: SequenceView) -> Plan:
         return self.inner.choose(sequence)
+
+    def extends(self, drafts: Sequence[DraftView]) -> list[bool]:
+        return self.inner.extends(drafts)
 
     def limit(self, drafts: Sequence[DraftView]) -> list[int]:
         return self.inner.limit(drafts)

@@ -14,8 +14,9 @@ import torch
 from paceline.checkpoints.policy import PAIR, SPREAD, TEMPLATE, TYPICAL, check_place, save_policy
 from paceline.errors import InputError, TrainingDivergedError
 from paceline.labels import Label, check_alike, held_out_share, read_labels, recorded_pair, with_rounds
-from paceline.loading import device_named, set_threads
+from paceline.loading import set_threads
 from paceline.models.policy_head import PolicyHead, PolicyHeadConfig
+from paceline.target_loading import device_named
 from paceline.train.policy_config import PolicyTrainConfig
 from paceline.train.policy_objective import (
     Examples,

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from paceline.checkpoints.draft_weights import check_fits
 from paceline.checkpoints.rope_keys import parse_rope
+from paceline.checkpoints.target_weights import TargetWeights
 from paceline.errors import InputError
 from paceline.models.draft_network import DraftNetwork
 from paceline.models.rope import RopeConfig
 from paceline.train.config import NetworkShape
 from paceline.train.data import ConversationDataset, fold_seed
-from paceline.train.target_weights import TargetWeights
 from paceline.train.vocabulary import choose_vocabulary, count_response_tokens
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from paceline.checkpoints.target_weights import TargetWeights
 from paceline.errors import InputError, TrainingDivergedError
 from paceline.learning.conversation import Conversation
 from paceline.learning.losses import BlockLoss
@@ -24,21 +25,22 @@ from paceline.loading import set_threads
 from paceline.models.draft_network import DraftNetwork
 from paceline.records import RECORDING, exclusive, read_json
 from paceline.replay import HeldOutAcceptance, ReplayedAcceptance
-from paceline.sources import load_tokenizer, target_folder, template_digest
+from paceline.sources import load_tokenizer, target_folder, template_digest, tokenizer_digest
 from paceline.train.config import RunConfig, TrainConfig
 from paceline.train.data import ConversationDataset, ShuffledOrder, fold_seed, open_dataset, split_by_hash
 from paceline.train.display import Display
 from paceline.train.eagle3_config import Eagle3TrainConfig
 from paceline.train.ema import WeightAverage
+from paceline.train.heads_config import HeadsTrainConfig
 from paceline.train.journal import Journal, check_shards, settle_settings, write_provenance
 from paceline.train.methods.base import TrainingBatch, TrainingMethod
 from paceline.train.methods.dflash import DFlashTraining
 from paceline.train.methods.eagle3 import Eagle3Training
+from paceline.train.methods.heads import HeadsTraining
 from paceline.train.methods.specblock import SpecBlockTraining
 from paceline.train.optimizer import build_optimizers, rate_factor, set_rate
 from paceline.train.specblock_config import SpecBlockTrainConfig
 from paceline.train.state import load_latest_state, save_state
-from paceline.train.target_weights import TargetWeights
 
 
 def train(config: RunConfig, measure: HeldOutAcceptance | None = None) -> Path:
@@ -80,6 +82,8 @@ def method_for(config: RunConfig) -> TrainingMethod:
             return DFlashTraining(config)
         case SpecBlockTrainConfig():
             return SpecBlockTraining(config)
+        case HeadsTrainConfig():
+            return HeadsTraining(config)
         case Eagle3TrainConfig():
             return Eagle3Training(config)
         case _:
@@ -103,14 +107,18 @@ def describe_training(config: RunConfig, training: ConversationDataset) -> dict[
         "steps": config.steps,
         "acceptance_convention": "tokens per round, bonus included, held-out responses decoded again",
     }
-    template = template_of(target_folder(config.target))
-    return described if template is None else described | {"chat_template_sha256": template}
+    return described | tokenizer_facts(target_folder(config.target))
 
 
-def template_of(target: Path) -> str | None:
-    """Digest of the chat template of a target's tokenizer, where the folder has one."""
-    has_tokenizer = (target / "tokenizer_config.json").exists()
-    return template_digest(load_tokenizer(str(target)).chat_template) if has_tokenizer else None
+def tokenizer_facts(target: Path) -> dict[str, str]:
+    """Digests of a target's tokenizer and of its chat template, where the folder has one."""
+    if not (target / "tokenizer_config.json").exists():
+        return {}
+    tokenizer = load_tokenizer(str(target))
+    return {
+        "chat_template_sha256": template_digest(tokenizer.chat_template),
+        "tokenizer_sha256": tokenizer_digest(tokenizer),
+    }
 
 
 def check_recording(config: RunConfig, asked: tuple[int, ...], target: Path) -> None:
@@ -125,7 +133,7 @@ def check_recording(config: RunConfig, asked: tuple[int, ...], target: Path) -> 
             f"the conversations in {config.data} were recorded at target layers {layers}, but target_layer_ids is "
             f"{asked}; name the layers that they were recorded at."
         )
-    template = template_of(target)
+    template = tokenizer_facts(target).get("chat_template_sha256")
     if template is not None and template != recorded["chat_template_sha256"]:
         raise InputError(
             f"the conversations in {config.data} were recorded under another chat template than that of {target}; "

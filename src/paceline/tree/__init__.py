@@ -8,6 +8,7 @@ from types import MappingProxyType
 from paceline.tree.best_first import best_first
 from paceline.tree.chain import chain
 from paceline.tree.draft_tree import DraftTree, TreeBatch
+from paceline.tree.graft import graft, likeliest_end
 from paceline.tree.marginals import Growth, Marginals
 from paceline.tree.merge import merge
 from paceline.tree.pack import pack
@@ -24,6 +25,8 @@ __all__ = [
     "TreeBatch",
     "best_first",
     "chain",
+    "graft",
+    "likeliest_end",
     "merge",
     "pack",
     "render_tree",

@@ -84,6 +84,10 @@ class GuessedTree:
             self._depths.append(depth)
         return first if len(self._tokens) > first else None
 
+    def nodes(self) -> tuple[list[int], list[int]]:
+        """Tokens and parents of all nodes below the root, in the order of their numbers."""
+        return self._tokens[1:], self._parents[1:]
+
     def starts(self, count: int) -> list[Start]:
         """The likeliest of the nodes at which blocks may start, `count` at most; each is given once."""
         deep_enough = [start for start in self._open if self._depths[start.node] < self._max_depth]

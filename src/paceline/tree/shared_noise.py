@@ -53,17 +53,18 @@ class Coupling:
     def weight_and_spread(self) -> tuple[float, float]:
         return _GRID[int(self._log_likelihoods.argmax())]
 
-    def rank(self, marginals: Marginals, temperature: float, seed: int, position: int) -> Marginals:
+    def rank(self, marginals: Marginals, temperature: float, seed: int, position: int, keeps: bool = True) -> Marginals:
         """The marginals of the tokens at `position` and on, once the noise is known; best first again.
 
-        `marginals` are those of temperature 1.
+        `marginals` are those of temperature 1; `keeps` says that they are what to learn from next.
         """
         count = marginals.tokens.shape[0]
         positions = torch.arange(position, position + count, device=marginals.tokens.device)
         noise = gumbel_at(torch.full_like(positions, seed), positions, marginals.tokens).to(marginals.log_probs)
-        self._ranked = _Ranked(position, marginals.tokens, marginals.log_probs / temperature, noise)
+        ranked = _Ranked(position, marginals.tokens, marginals.log_probs / temperature, noise)
+        self._ranked = ranked if keeps else self._ranked
         weight, spread = self.weight_and_spread
-        scores = ((weight * self._ranked.log_probs + noise) / spread).log_softmax(-1)
+        scores = ((weight * ranked.log_probs + noise) / spread).log_softmax(-1)
         scores, order = scores.sort(-1, descending=True)
         return Marginals(marginals.tokens.gather(-1, order), scores)
 

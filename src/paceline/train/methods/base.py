@@ -10,12 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from paceline.checkpoints.target_weights import TargetWeights
 from paceline.learning.conversation import Conversation
 from paceline.models.draft_network import DraftNetwork
 from paceline.replay import DraftingMethod
 from paceline.train.config import RunConfig
 from paceline.train.data import ConversationDataset
-from paceline.train.target_weights import TargetWeights
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.checkpoints.target_weights import FINAL_NORM, TargetWeights
 from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.learning.conversation import Conversation
@@ -23,7 +24,6 @@ from paceline.train.config import DrafterShape, LossConfig, TrainConfig
 from paceline.train.data import ConversationDataset
 from paceline.train.methods.base import TrainingMethod
 from paceline.train.start import check_earlier, choose_draft_vocabulary, initialise, layer_states, target_sizes
-from paceline.train.target_weights import FINAL_NORM, TargetWeights
 from paceline.tree import GROWTHS
 
 

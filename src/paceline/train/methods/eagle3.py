@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoints.eagle3 import load_eagle3, save_eagle3
+from paceline.checkpoints.target_weights import FINAL_NORM, TargetWeights
 from paceline.drafters.eagle3 import EAGLE3_TREES, Eagle3Drafter
 from paceline.learning.conversation import Conversation
 from paceline.learning.eagle3 import Eagle3Objective
@@ -23,7 +24,6 @@ from paceline.train.data import ConversationDataset
 from paceline.train.eagle3_config import Eagle3Shape, Eagle3TrainConfig
 from paceline.train.methods.base import TrainingMethod
 from paceline.train.start import check_earlier, fill_in, initialise, layer_states, target_sizes
-from paceline.train.target_weights import FINAL_NORM, TargetWeights
 
 
 class Eagle3Training(TrainingMethod):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoints.specblock import load_specblock, save_specblock
+from paceline.checkpoints.target_weights import FINAL_NORM, TargetWeights
 from paceline.drafters.specblock import STATIC_WIDTH, SpecBlockDrafter, SpecBlockTreeConfig
 from paceline.learning.conversation import Conversation
 from paceline.learning.specblock import SpecBlockObjective
@@ -23,7 +24,6 @@ from paceline.train.data import ConversationDataset
 from paceline.train.methods.base import TrainingMethod
 from paceline.train.specblock_config import SpecBlockShape, SpecBlockTrainConfig
 from paceline.train.start import check_earlier, fill_in, initialise, layer_states, target_sizes
-from paceline.train.target_weights import FINAL_NORM, TargetWeights
 
 
 class SpecBlockTraining(TrainingMethod):

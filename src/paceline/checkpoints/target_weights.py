@@ -17,12 +17,27 @@ HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 
 
+def read_target_config(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a target, or the part of it that describes its language model.
+
+    Raises:
+        CheckpointError: it is not that of a language model.
+    """
+    config = read_config(folder)
+    nested = config.get("text_config")
+    config = config | nested if isinstance(nested, dict) else config
+    lacking = [key for key in ("hidden_size", "vocab_size", "num_hidden_layers") if type(config.get(key)) is not int]
+    if lacking:
+        raise CheckpointError(f"the target {str(folder)!r} has no {lacking[0]} in its config.json; give another one.")
+    return config
+
+
 class TargetWeights:
     """Named access to a Hugging Face checkpoint folder (one safetensors file, or several with an index)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = read_config(folder)
+        self.config = read_target_config(folder)
         index = folder / "model.safetensors.index.json"
         if index.exists():
             self._files = _weight_map(index)

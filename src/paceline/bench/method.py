@@ -1,0 +1,62 @@
+"""What a way of answering is, and Hugging Face's own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from paceline.types import GenerationSettings, Statistics
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: its tokens, the wall-clock seconds from prompt to last token, and the loop's counts."""
+
+    tokens: tuple[int, ...]
+    seconds: float
+    statistics: Statistics | None
+
+
+class Method(ABC):
+    """A way of answering, by name."""
+
+    name: str
+    settings: dict[str, Any]
+
+    @abstractmethod
+    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
+        """Answer one prompt alone (batch one)."""
+
+
+class HuggingFaceMethod(Method):
+    """Greedy `generate` of the unchanged Hugging Face model: the outside reference."""
+
+    name = "hf"
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.settings = {"implementation": "transformers generate"}
+
+    @torch.inference_mode()
+    def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
+        started = perf_counter()
+        tokens = self._generate(prompt, settings)
+        return Answer(tokens, perf_counter() - started, None)
+
+    def _generate(self, prompt: list[int], settings: GenerationSettings, **asked: Any) -> tuple[int, ...]:
+        ids = torch.tensor([prompt], device=self.model.device)
+        config = self._generation(settings.max_tokens)
+        output = self.model.generate(ids, generation_config=config, attention_mask=torch.ones_like(ids), **asked)
+        return tuple(output[0, len(prompt) :].tolist())
+
+    def _generation(self, max_tokens: int) -> GenerationConfig:
+        """Greedy and nothing else: penalties that the checkpoint would add are not what is compared."""
+        own = self.model.generation_config
+        return GenerationConfig(
+            max_new_tokens=max_tokens, do_sample=False, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+        )

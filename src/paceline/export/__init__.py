@@ -1,0 +1,1 @@
+"""Writes drafters so that other servers read them."""
