@@ -132,6 +132,7 @@ def test_what_cannot_be_measured_is_refused_in_one_sentence(changes, sentence, f
     assert sentence in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_verify_puts_the_policy_to_the_proof(folder, capsys):
     argv = ["--target", str(folder), "--drafter", "prompt_lookup", "--max-tokens", "6", "--limit", "2"]
     assert main(["verify", *argv, "--policy", "cost_aware", "--tree-budget", "4"]) == 0

@@ -17,6 +17,7 @@ def test_importing_the_package_imports_nothing_else():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_load_is_the_function_and_stays_it_although_a_module_has_its_name():
     done = _python(
         "from paceline import load\nfrom paceline import load as again\nimport paceline\n"

@@ -78,6 +78,7 @@ def test_a_rule_that_keeps_everything_fails_the_same_test():
     assert p_value(run(keeps_all, p, q, 0)[0], p) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_block_rule_keeps_no_less_than_the_reject_rule():
     gains = []
     for seed in range(3):

@@ -164,6 +164,7 @@ def test_an_update_that_gains_no_more_than_chance_does_not_serve_and_is_learned_
     assert adapter.updates[1].kept and adapter.task.serving.network is not serving
 
 
+@pytest.mark.slow
 def test_in_the_background_the_network_is_exchanged_between_rounds_by_the_thread_that_serves(target, tmp_path):
     adapter = Adapter(
         specblock_task(target, tmp_path), AdaptationSettings(max_loss=1.0, min_conversations=4, background=True)
@@ -298,12 +299,14 @@ def test_the_adapted_drafter_is_saved_elsewhere_and_the_original_stays(target, t
     )
 
 
+@pytest.mark.slow
 def test_where_updating_is_forced_every_update_is_kept_and_the_text_stays(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(forced=True, learning_rate=1e-2))
     found, expected, _ = serve(target, adapter, 8)
     assert found == expected and len(adapter.updates) >= 3 and all(update.kept for update in adapter.updates)
 
 
+@pytest.mark.slow
 def test_an_update_learned_on_a_stream_that_has_changed_is_dropped(target, tmp_path):
     adapter = Adapter(specblock_task(target, tmp_path), AdaptationSettings(forced=True, background=True))
     serving = adapter.task.serving.network

@@ -131,6 +131,7 @@ def prompt_file(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_killed_anywhere_and_run_again_nothing_is_lost_and_nothing_done_twice(folder, prompt_file, tmp_path, capsys):
     out, log = tmp_path / "out", tmp_path / "log"
     argv = [sys.executable, "-c", KILLED, str(log), *command(folder, prompt_file, out)]

@@ -64,6 +64,7 @@ def test_the_budget_is_where_tokens_beyond_what_the_seconds_are_worth_are_most(s
     assert count == max(range(31), key=lambda n: worth(1, gains, n))
 
 
+@pytest.mark.slow
 def test_over_rounds_good_and_bad_more_tokens_come_in_the_time_than_by_each_rounds_own_ratio():
     steep = Costs((64,), (Curve((1, 33), (0.050, 0.210)),), Curve((8,), (0.005,)), 0.001)
     rng = np.random.default_rng(0)

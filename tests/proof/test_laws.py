@@ -90,6 +90,7 @@ def test_noise_of_the_wrong_position_breaks_the_laws_of_sampled_texts_only(monke
     assert first_broken(subject()) == "sampled"
 
 
+@pytest.mark.slow
 def test_a_path_that_is_cut_short_breaks_the_law_of_the_tree_and_no_text(monkeypatch):
     def lazy(trees, target_tokens):
         accepted = match(trees, target_tokens)
@@ -99,6 +100,7 @@ def test_a_path_that_is_cut_short_breaks_the_law_of_the_tree_and_no_text(monkeyp
     assert first_broken(subject()) == "tree"
 
 
+@pytest.mark.slow
 def test_a_budget_of_a_neighbour_that_leaks_breaks_the_law_of_the_batch(monkeypatch):
     right = paceline.decode.choose_tokens
 
@@ -110,6 +112,7 @@ def test_a_budget_of_a_neighbour_that_leaks_breaks_the_law_of_the_batch(monkeypa
     assert first_broken(subject()) == "batch"
 
 
+@pytest.mark.slow
 def test_penalties_by_the_wrong_prefix_break_the_law_of_the_parameters(monkeypatch):
     right = paceline.choice.edit_tree
 

@@ -24,7 +24,9 @@ def folder(tmp_path):
     "changes",
     [
         {},
-        {"shape": {"own_head": True, "init_layers": (2,), "norm_before_residual": True}},
+        pytest.param(
+            {"shape": {"own_head": True, "init_layers": (2,), "norm_before_residual": True}}, marks=pytest.mark.slow
+        ),
         pytest.param({"loss": Eagle3LossConfig(steps=1)}, marks=pytest.mark.slow),
     ],
     ids=["default", "from a layer of the target", "one step"],
@@ -40,6 +42,7 @@ def test_a_run_learns_and_exports_what_loads(folder, changes):
     assert metadata["held_out_acceptance_length"]["tree_6"] > 1.2
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_an_earlier_drafter_of_the_same_shape(folder):
     earlier = train(tiny_eagle3_config(folder))
     config = tiny_eagle3_config(folder, run=folder / "second", start_from=earlier)

@@ -27,7 +27,7 @@ def test_a_run_learns_and_exports_what_loads(folder):
     network, metadata = load_heads(drafter), read_metadata(drafter)
     assert network.config == draft_config(config.shape, TargetWeights(folder / "target").config)
     assert list(metadata["held_out_acceptance_length"]) == ["static_6", "tree_6"]
-    assert metadata["held_out_acceptance_length"]["tree_6"] > 2.0
+    assert metadata["held_out_acceptance_length"]["tree_6"] > 1.2
 
 
 def test_a_run_starts_from_earlier_heads_of_the_same_shape(folder):

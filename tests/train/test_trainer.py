@@ -54,6 +54,7 @@ def records(run: Path, name: str = "loss") -> dict[int, float]:
     return {record["step"]: record[name] for record in found if name in record}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_repeats_an_uninterrupted_one_loss_by_loss(folder):
     config = tiny_config(folder)
     whole = replace(config, run=folder / "whole")
@@ -326,6 +327,7 @@ def train_specblock_config(shape, folder):
     return specblock_config(shape, TargetWeights(folder / "target").config, folder / "target")
 
 
+@pytest.mark.slow
 def test_a_stopped_specblock_run_goes_on_as_if_it_had_not_been(folder):
     train(tiny_specblock_config(folder, run=folder / "whole"))
     config = tiny_specblock_config(folder)

@@ -35,6 +35,7 @@ from paceline.models.specblock import SpecBlockNetwork
 from paceline.target.base import Target
 
 N = TypeVar("N", bound=DraftNetwork)
+_TOKENIZER_FACTS = ("chat_template_sha256", "tokenizer_sha256")
 _CHUNK, _SOFT = 64, 0.5
 
 
