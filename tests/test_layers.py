@@ -31,7 +31,21 @@ LAYERS: list[tuple[str, set[str]]] = [
     ("apart", {"models"}),
     ("apart", {"kernels"}),
     ("free", {"acceptance", "sampled_acceptance", "tree"}),
-    ("free", {"sampling", "penalties", "noise", "noise_host", "kv_cache", "text", "prompts", "labels", "device_clock"}),
+    (
+        "free",
+        {
+            "sampling",
+            "penalties",
+            "noise",
+            "noise_host",
+            "kv_cache",
+            "text",
+            "prompts",
+            "prompt_sets",
+            "labels",
+            "device_clock",
+        },
+    ),
     ("free", {"result_files", "tensor_files", "records", "processor"}),
     ("free", {"metrics", "types", "registry", "errors", "host_jit", "prefixes"}),
 ]

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from paceline.errors import InputError, PromptTooLongError
+from paceline.prompt_sets import PROMPT_SETS, fetch_turns
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,27 @@ class Prompt:
 
 
 def read_prompts(files: tuple[Path, ...], limit: int | None = None) -> list[Prompt]:
-    """The first `limit` prompts of each file, in order; our own small set where no file is given.
+    """The first `limit` prompts of each file, in order; our own small set where no file is given. The name of one of
+    the field's sets that is no file here is fetched from the hub.
 
     Raises:
-        InputError: a file that is missing, empty, not UTF-8, or not of this format, with the line's number.
+        InputError: a file that is missing, empty, not UTF-8, or not of this format, with the line's number, or a set
+            that cannot be fetched.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}, but must be at least 1.")
     if not files:
         own = resources.files("paceline") / "prompts.jsonl"
         return _parse(own.read_text(encoding="utf-8"), "paceline", "its own prompts")[:limit]
-    return [prompt for file in files for prompt in _parse(_read(file), file.stem, str(file))[:limit]]
+    return [prompt for file in files for prompt in _prompts_of(file, limit)]
+
+
+def _prompts_of(file: Path, limit: int | None) -> list[Prompt]:
+    name = str(file)
+    if name in PROMPT_SETS and not file.exists():
+        fetched = enumerate(fetch_turns(name, limit))
+        return [Prompt(name, str(number), turns[0]) for number, turns in fetched if _is_text(turns[0])]
+    return _parse(_read(file), file.stem, name)[:limit]
 
 
 def check_length(prompt: Prompt, num_tokens: int, max_context: int) -> None:

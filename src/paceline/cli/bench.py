@@ -57,7 +57,8 @@ class Arguments(GrammarOptions):
     """Compare methods on the same prompts, target and machine: tokens/s, speed-up, acceptance length."""
 
     prompts: tuple[Path, ...] = ()
-    """JSON Lines files of prompts; a set of ours where not given."""
+    """JSON Lines files of prompts, or names of prompt sets (gsm8k, math500, humaneval, ...) that are fetched from the
+    hub; a set of ours where not given."""
     methods: tuple[MethodName, ...] = ("plain", "prompt_lookup", "dflash", "ddtree", "mixture")
     """What to compare; speed-ups are over `plain`."""
     target: Name = None
