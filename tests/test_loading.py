@@ -108,6 +108,8 @@ def test_what_has_no_network_cannot_learn(folder, drafter, monkeypatch):
     ("options", "message"),
     [
         ({"siblings": (1, 2, 11, 0)}, "siblings is"),
+        ({"siblings": (0, 0, 0, 0)}, "not all 0"),
+        ({"starts": 2, "tree": "chain"}, "a chain has one"),
         ({"starts": 0}, "num_starts is 0"),
         ({"tree": "top_k", "siblings": (1, 2, 3, 0)}, "does not ask it"),
         ({"drafter": "prompt_lookup", "starts": 2}, "but 'prompt_lookup' is none"),

@@ -65,7 +65,12 @@ def _read(file: Path) -> str:
             f"the prompt file {str(file)!r} is not UTF-8 text ({error.reason}); save it as UTF-8."
         ) from error
     except OSError as error:
-        raise InputError(f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}.") from error
+        named = (
+            f"; sets that have a name are {', '.join(PROMPT_SETS)}"
+            if file.name == str(file) and not file.suffix
+            else ""
+        )
+        raise InputError(f"the prompt file {str(file)!r} cannot be read: {error.strerror or error}{named}.") from error
 
 
 def _is_text(turn: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,12 @@ def check_can_be_made(path: Path) -> None:
         InputError: the folder above is none, or not to be written to.
     """
     above = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"{path} cannot be made: {above} is no folder that you may write to; name another place.")
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=above)).rmdir()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be made: {above} is no folder that you may write to; name another place."
+        ) from error
 
 
 def check_folder(path: Path) -> None:

@@ -44,6 +44,8 @@ def drafter_path(name: str) -> Path:
     """A folder as it is; the kind of a drafter that comes with us is that one, and a name like `organisation/model` is
     fetched from the hub once."""
     path = expanded(name)
+    if name in (NO_DRAFTER, PROMPT_LOOKUP) and not path.exists():
+        raise CheckpointError(f"{name!r} has no checkpoint; name the folder or hub name of a draft network.")
     if name in DRAFTER_KINDS and not path.exists():
         return embedded_drafter(name)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:

@@ -105,6 +105,12 @@ def test_transformers_own_dflash_generation_accepts_what_our_chain_does(folders)
         counts = drafted.statistics
         assert counts.tokens == 1 + counts.rounds + counts.accepted == 24
         assert abs(counts.rounds - ours.statistics.rounds) <= 1 and counts.drafter_calls > 0
+    done = measure(methods, [(Prompt("tiny", "0", "words"), [1, 3, 2])], GenerationSettings(max_tokens=8), 1, print)
+    rows = {row["method"]: row for row in summarise(methods, done, {})}
+    assert rows["hf-dflash"]["acceptance_length"] >= 1 and rows["hf-dflash"]["overhead"] is None
+    console = Console(file=io.StringIO(), width=60)
+    console.print(results_table(list(rows.values()), {}))
+    assert "hf-dflash" in console.file.getvalue()
 
 
 def test_transformers_dflash_lends_embedding_and_head(folders, tmp_path):

@@ -92,7 +92,9 @@ WRITERS = {"dflash": write_dflash, "eagle3": write_eagle3, "specblock": write_sp
 def test_a_healthy_checkpoint_yields_no_finding(kind, target, tmp_path):
     report = examine(WRITERS[kind](tmp_path / "drafter", target), target)
     assert report.findings == [] and not report.has_errors
-    assert report.facts["dialect"] == "paceline" and report.facts["tapped layers"].startswith("0, 2 of 4")
+    assert report.facts["dialect"].endswith("written by paceline") and report.facts["tapped layers"].startswith(
+        "0, 2 of 4"
+    )
 
 
 def test_what_is_not_recorded_is_no_finding(target, tmp_path):
@@ -128,7 +130,7 @@ def test_other_forms_of_a_sound_drafter_are_sound_and_their_faults_are_found(tar
     source = write_eagle3(tmp_path / "source", target)
     export(source, tmp_path / "speculators", "speculators", target.folder, "some/model")
     report = examine(tmp_path / "speculators", target)
-    assert report.findings == [] and report.facts["dialect"] == "speculators"
+    assert report.findings == [] and report.facts["dialect"] == "speculators, written by paceline"
     changed(tmp_path / "speculators", norm_before_fc=True)
     assert [finding.check for finding in examine(tmp_path / "speculators", target).findings] == ["support"]
     changed(tmp_path / "speculators", norm_before_fc=False, draft_vocab_size=19)
@@ -206,6 +208,42 @@ def test_other_forms_of_the_same_faults(check, write, plant, said, target, tmp_p
     assert found == [] if said is None else said in found[0]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"hidden_size": 10**15},
+        {"num_hidden_layers": 10**9},
+        {"block_size": 10**9},
+        {"layer_types": "full"},
+        {"sliding_window": "x"},
+        {METADATA: [1]},
+    ],
+)
+def test_values_that_no_network_has_are_faults_and_nothing_is_built_of_them(keys, target, tmp_path):
+    folder = write_dflash(tmp_path / "drafter", target)
+    changed(folder, **keys)
+    assert examine(folder, target).has_errors
+
+
+def test_a_config_that_is_nested_without_end_is_a_sentence(target, tmp_path, capsys):
+    folder = write_dflash(tmp_path / "drafter", target)
+    (folder / "config.json").write_text("[" * 100_000)
+    assert main(["doctor", str(folder)]) == 1
+    assert "cannot be read as JSON" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--device", "nonsense"), ("--max-tokens", "0"), ("--limit", "0")])
+def test_options_that_cannot_be_are_refused_although_nothing_is_measured(flag, value, target, tmp_path, capsys):
+    folder = write_dflash(tmp_path / "drafter", target)
+    assert main(["doctor", str(folder), "--no-measure", flag, value]) == 2
+    assert capsys.readouterr().err.startswith("paceline: error: ")
+
+
+def test_readings_that_cannot_be_told_apart_are_named():
+    counts = {AS_STORED: [(5, 10)] * 8, NAMES["up"]: [(5, 10)] * 8, NAMES["down"]: [(2, 10)] * 8}
+    assert Measured(counts).undecided == [NAMES["up"]]
+
+
 def test_a_tokenizer_that_lies_beside_it_is_compared(target, tmp_path):
     folder = write_eagle3(tmp_path / "drafter", target)
     target.tokenizer.save_pretrained(folder)
@@ -218,8 +256,8 @@ def test_a_tokenizer_that_lies_beside_it_is_compared(target, tmp_path):
 
 NAMES = {
     "stored": AS_STORED,
-    "up": "from layers +1",
-    "down": "from layers -1",
+    "up": "from the layers one higher",
+    "down": "from the layers one lower",
     "rope": TARGETS_ROPE,
     "plain": PLAIN_ROPE,
 }
@@ -242,7 +280,7 @@ def test_readings_that_accept_more_than_what_is_stored_are_findings(target, tmp_
 def test_more_by_chance_is_no_finding(target, tmp_path):
     opened = examine(write_eagle3(tmp_path / "drafter", target), target).opened
     uneven = [(4, 10), (9, 10), (6, 10), (12, 10)] * 2
-    counts = {AS_STORED: uneven, "from layers +1": [*uneven[1:], uneven[0]]}
+    counts = {AS_STORED: uneven, "from the layers one higher": [*uneven[1:], uneven[0]]}
     assert list(judge(opened, Measured(counts))) == []
 
 
@@ -264,10 +302,10 @@ def test_the_command_prints_measures_and_says_by_its_exit_code(target, tmp_path,
     assert main([*asked, "--json", str(tmp_path / "out.json")]) == 0
     printed = capsys.readouterr().out
     assert "Nothing is wrong." in printed and re.search(
-        r"acceptance +\d\.\d\d as stored, \d\.\d\d from layers \+1", printed
+        r"acceptance +\d\.\d\d as stored, \d\.\d\d from the layers one higher", printed
     )
     written = json.loads((tmp_path / "out.json").read_text())
-    assert written["findings"] == [] and written["acceptance"].keys() == {AS_STORED, "from layers +1"}
+    assert written["findings"] == [] and written["acceptance"].keys() == {AS_STORED, "from the layers one higher"}
     changed(folder, dtype="float16")
     assert main(asked) == 0 and main([*asked, "--strict"]) == 1
     assert "warning: dtype: config.json says float16" in capsys.readouterr().out

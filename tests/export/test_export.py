@@ -14,7 +14,7 @@ from paceline.checkpoints.z_lab import load_dflash, save_dflash
 from paceline.cli import main
 from paceline.doctor.examine import examine
 from paceline.errors import CheckpointError
-from paceline.export import parity
+from paceline.export import parity, run
 from paceline.export.run import export
 from tiny_dflash import tiny_network
 from tiny_eagle3 import tiny_eagle3
@@ -107,8 +107,8 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(target, tmp_path, caps
     write_eagle3(tmp_path / "eagle3")
     write_eagle3(tmp_path / "other", num_target_layers=9)
     for path, form, said in (
-        ("specblock", "speculators", "is a SpecBlock drafter"),
-        ("eagle3", "z-lab", "is an EAGLE-3 drafter"),
+        ("specblock", "speculators", "no other server reads"),
+        ("eagle3", "z-lab", "choose 'eagle3' or 'speculators'"),
         ("other", "eagle3", "made for another target"),
         ("nowhere", "eagle3", "does not exist"),
     ):
@@ -118,3 +118,28 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(target, tmp_path, caps
     asked[1], asked[3] = str(tmp_path / "eagle3"), "eagle3"
     assert main(asked) == 0 and "drafted" in capsys.readouterr().out
     assert main(asked) == 2 and "is there already" in capsys.readouterr().err
+
+
+def test_of_two_exports_to_one_place_the_later_one_says_that_it_is_taken(target, tmp_path, monkeypatch):
+    source, out = write_dflash(tmp_path / "source"), tmp_path / "out"
+    forms = run.check_forms
+
+    def meanwhile(network):
+        monkeypatch.setattr(run, "check_forms", forms)
+        export(source, out, "z-lab", target, "some/model")
+        return forms(network)
+
+    monkeypatch.setattr(run, "check_forms", meanwhile)
+    with pytest.raises(CheckpointError, match="is there already"):
+        export(source, out, "speculators", target, "some/model")
+    assert "speculators_config" not in (out / "config.json").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+@pytest.mark.parametrize(("form", "name"), [("z-lab", "some/model"), ("speculators", "")])
+def test_a_name_that_would_not_be_written_is_refused(form, name, target, tmp_path, capsys):
+    source = write_dflash(tmp_path / "source")
+    asked = ["export", str(source), "--out", str(tmp_path / "out"), "--to", form, "--verifier", name]
+    assert main(asked) == 2 and "verifier" in capsys.readouterr().err
+    asked = ["export", str(source), "--out", "/proc/nowhere", "--target", str(target)]
+    assert main(asked) == 2 and "name another place" in capsys.readouterr().err

@@ -81,7 +81,7 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
         "acceptance_by_position": [reached[i] / rounds for i in sorted(reached)],
         "drafter_calls": sum(s.drafter_calls for s in statistics) / rounds,
         "stage_ms": {stage: spent[stage] / rounds for stage in STAGES if stage in spent},
-        "overhead": 1.0 - models / spent.total(),
+        "overhead": 1.0 - models / spent.total() if spent else None,
         "predict_ms": mean(s.predict_ms for s in statistics),
     }
 

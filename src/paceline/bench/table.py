@@ -65,6 +65,7 @@ def _same_text(row: dict[str, Any]) -> str:
 def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
     stages = [stage for stage in STAGES if any(stage in row["stage_ms"] for row in rows)]
     table = Table("ms a round", *stages, "outside the models", "drafter calls", box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
     for row in rows:
         if row["stage_ms"]:
             times = [f"{row['stage_ms'].get(stage, 0.0):.2f}" for stage in stages]
@@ -83,6 +84,7 @@ def _policy_table(policies: Sequence[dict[str, Any]]) -> Table:
 def _stream_table(stream: Sequence[dict[str, Any]]) -> Table:
     spans = [f"{part['first']}-{part['last']}" for part in stream[0]["parts"]]
     table = Table("tau of queries", *spans, "updates", "kept", "learning, s", "over frozen", box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
     for row in stream:
         taus = [f"{part['acceptance_length']:.2f}" for part in row["parts"]]
         table.add_row(row["method"], *taus, *_learned_cells(row))

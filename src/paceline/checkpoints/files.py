@@ -81,13 +81,14 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def replacing_folder(destination: Path) -> Iterator[Path]:
+def replacing_folder(destination: Path, must_be_new: bool = False) -> Iterator[Path]:
     """A new folder beside `destination` that takes its place when the block ends without an error.
 
     Whoever reads `destination` meanwhile sees the old checkpoint; a failure leaves it untouched.
 
     Raises:
-        CheckpointError: `destination` is there and is not a checkpoint folder, so it is not ours to replace.
+        CheckpointError: `destination` is there and is not a checkpoint folder, so it is not ours to replace; or, where
+            it `must_be_new`, it is there by the time it is done.
     """
     destination = destination.absolute()
     if destination.exists() and not _is_replaceable(destination):
@@ -98,7 +99,10 @@ def replacing_folder(destination: Path) -> Iterator[Path]:
         fresh = workplace / "new"
         fresh.mkdir()
         yield fresh
-        _swap_in(fresh, destination, workplace / "old")
+        if must_be_new:
+            _move_in(fresh, destination)
+        else:
+            _swap_in(fresh, destination, workplace / "old")
     finally:
         shutil.rmtree(workplace)
 
@@ -107,6 +111,17 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], weights: dict[str,
     """Write `config.json` and `model.safetensors` into an existing folder."""
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_tensors(folder / WEIGHTS, weights, {"format": "pt"})
+
+
+def _move_in(fresh: Path, destination: Path) -> None:
+    try:
+        if not destination.exists():
+            fresh.rename(destination)
+            return
+    except OSError:  # another process was faster
+        if not destination.exists():
+            raise
+    raise CheckpointError(f"{destination} is there already; name a new folder.")
 
 
 def _swap_in(fresh: Path, destination: Path, old: Path) -> None:
@@ -138,7 +153,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} has no {path.name}, so it is not a checkpoint.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({_one_line(error)}).") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a JSON {type(content).__name__}, but must hold an object.")

@@ -152,6 +152,7 @@ def spell_config(config: SpecBlockConfig, dtype: torch.dtype, extra: Mapping[str
 
 
 def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
+    check_kinds({"rank_classes": stored.get("rank_classes", RANK_CLASSES)}, path)
     only = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "rank_classes": RANK_CLASSES}
     for key, known in only.items():
         if stored.get(key, known) != known:

@@ -93,6 +93,11 @@ def _check_dialect(stored: Mapping[str, Any], path: Path) -> None:
 
 
 def _check_supported(stored: Mapping[str, Any], path: Path) -> None:
+    kinds_of_layers, window = stored.get("layer_types"), stored.get("sliding_window")
+    if kinds_of_layers is not None and not isinstance(kinds_of_layers, list):
+        raise CheckpointError(f"{path} has layer_types {kinds_of_layers!r} in its config.json, but it must be a list.")
+    if window is not None:
+        check_kinds({"sliding_window": window}, path)
     windowed = stored.get("sliding_window") is not None and stored.get("use_sliding_window") is not False
     if windowed:
         raise UnsupportedModelError(

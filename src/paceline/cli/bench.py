@@ -60,12 +60,17 @@ class Arguments(GrammarOptions):
     """JSON Lines files of prompts, or names of prompt sets (gsm8k, math500, humaneval, ...) that are fetched from the
     hub; a set of ours where not given."""
     methods: tuple[MethodName, ...] = ("plain", "prompt_lookup", "dflash", "ddtree", "mixture")
-    """What to compare; speed-ups are over `plain`."""
+    """What to compare; speed-ups are over `plain`. hf: transformers' generate, hf-dflash: its DFlash generation with
+    our drafter; dflash: a chain, ddtree: the best tree, ddtree_unshared: without knowledge of the sampling noise,
+    mixture: with prompt lookup's copies; dflash_reject and dflash_block: chains drawn from the drafter, accepted by
+    those rules; -static: a tree of fixed shape; -adapt: the drafter learns while it serves; heads: parallel heads;
+    small-model and small-model-tree: a smaller language model."""
     target: Name = None
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
     """Folders or hub names of drafters, one of each kind at most: a DFlash one serves dflash, ddtree and mixture, a
-    SpecBlock or EAGLE-3 one the methods named so. The embedded target has its own where none is given."""
+    SpecBlock or EAGLE-3 one, parallel heads or a small language model the methods named so. The embedded target has its
+    own DFlash and SpecBlock ones where none is given."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     max_tokens: int = 256
@@ -123,6 +128,8 @@ def run(args: Arguments) -> None:
         raise InputError(
             f"repeats is {args.repeats}, but a method that learns knows a prompt the second time; use --repeats 1."
         )
+    if args.tree_budget is not None and not GROWING & set(args.methods):
+        raise InputError(f"tree_budget is {args.tree_budget}, but no method grows trees; add ddtree, for one.")
     if args.policies and not GROWING & set(args.methods):
         raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
     model, methods = _load(args, console, num_queries=1 + len(prompts))

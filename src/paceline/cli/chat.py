@@ -66,11 +66,13 @@ def _end(args: Arguments, model: Model, console: Console) -> None:
     """Say and keep what was learned."""
     if model.adapter is None:
         return
-    if args.stats:
-        console.print(learned(model.adapter.updates))
+    if args.stats or args.save_adapted is not None:
+        console.print(learned(model.adapter.updates), soft_wrap=True)
     if args.save_adapted is not None:
         model.adapter.save(args.save_adapted)
-        console.print(f"adapted drafter: {args.save_adapted}", soft_wrap=True)
+        changed = any(update.kept for update in model.adapter.updates)
+        what = "adapted drafter" if changed else "the drafter as it came"
+        console.print(f"{what}: {args.save_adapted}", soft_wrap=True)
 
 
 class Chat:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -50,7 +50,9 @@ class Arguments:
     """Let the exit code say of warnings, too."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write what was found to this file."""
-    dtype: Annotated[str | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
+    ] = None
     """Type of the weights to measure with; where not given, float32 on a CPU and the checkpoint's own elsewhere."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
@@ -64,12 +66,14 @@ def run(args: Arguments) -> int:
     from paceline.doctor.measured import judge
     from paceline.loading import set_threads
     from paceline.sources import drafter_path
+    from paceline.target_loading import device_named
 
     console = Console(highlight=False)
     check_writable(args.json)
     GenerationSettings(max_tokens=args.max_tokens)  # refuses what no request may ask for
     prompts = read_prompts(args.prompts, args.limit)
     set_threads(args.threads)
+    device_named(args.device)  # refuses what there is not
     path = drafter_path(args.path)
     target = _target(args, path)
     report = examine(path, target)
@@ -110,7 +114,7 @@ def _measured(
 ) -> Measured | str:
     """What it accepts, or why that is not known: a finding is not lost because a target does not load."""
     if not args.measure:
-        return "--no-measure came"
+        return "--no-measure was given"
     if report.opened is None or report.opened.network is None or report.has_errors:
         return "it cannot be loaded as it is"
     if target is None:
@@ -132,7 +136,7 @@ def _print(console: Console, report: Report, target: TargetFacts | None, measure
     facts = report.facts | {"target": "not given" if target is None else target.name}
     if not isinstance(measured, str):
         shown = ", ".join(f"{tau:.2f} {name}" for name, tau in measured.acceptance.items())
-        facts["acceptance"] = f"{shown} (tokens a round, bonus included; {measured.rounds} rounds)"
+        facts["acceptance"] = f"{shown} (tokens a round, bonus included; {measured.rounds} rounds with its own tree)"
     for name, value in facts.items():
         table.add_row(Text(name), Text(value))
     console.print(table)
@@ -146,6 +150,9 @@ def _print(console: Console, report: Report, target: TargetFacts | None, measure
     console.print("Nothing is wrong." if not count else f"{count} finding{'' if count == 1 else 's'}.", soft_wrap=True)
     if isinstance(measured, str):
         console.print(Text(f"Nothing was measured: {measured}."), soft_wrap=True)
+    elif measured.undecided:
+        said = " and ".join(measured.undecided)
+        console.print(Text(f"Not told apart from what is stored on {measured.rounds} rounds: {said}."), soft_wrap=True)
 
 
 def _as_json(report: Report, target: TargetFacts | None, measured: Measured | str) -> dict[str, object]:

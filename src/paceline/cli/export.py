@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from paceline.cli.options import Name
+from paceline.errors import InputError
 from paceline.result_files import check_new_folder
 
 _EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -35,6 +36,11 @@ class Arguments:
 def run(args: Arguments) -> None:
     """Check, write, and say what was written."""
     check_new_folder(args.out)
+    if args.verifier is not None and (args.to != "speculators" or not args.verifier):
+        raise InputError(
+            f"verifier {args.verifier!r} came, but the target's name is written into the speculators form alone; leave "
+            "it out, or name the target."
+        )
     from paceline.export.run import export
     from paceline.sources import drafter_path, target_folder
 

@@ -25,8 +25,9 @@ def summary(statistics: Statistics, finish_reason: FinishReason | None) -> str:
         counts += f"\n{_drafted(statistics)}"
     rounds = max(statistics.rounds, 1)
     stages = ", ".join(f"{stage} {ms / rounds:.1f}" for stage, ms in statistics.stage_ms.items())
+    read = f"\nprompt of {statistics.prompt_tokens} tokens read in {statistics.prefill_s:.2f} s"
     looked = f"; the policy's look at the prompt: {statistics.predict_ms:.1f}" if statistics.predict_ms else ""
-    return f"{counts}\nms per round: {stages}{looked}" if stages else counts
+    return f"{counts}{read}\nms per round: {stages}{looked}" if stages else f"{counts}{read}"
 
 
 def _drafted(statistics: Statistics) -> str:
@@ -40,6 +41,8 @@ def _drafted(statistics: Statistics) -> str:
 
 def learned(updates: Sequence[Update]) -> str:
     """What a drafter learned while it served, in a line."""
+    if not updates:
+        return "the drafter has not learned: too little came yet, or it was not expected to pay"
     kept = [update for update in updates if update.kept]
     seconds = sum(update.seconds for update in updates)
     return f"the drafter learned {len(updates)} times in {seconds:.1f} s; {len(kept)} updates were kept"

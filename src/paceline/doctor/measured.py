@@ -77,14 +77,17 @@ class Measured:
             for name, each in self.counts.items()
         }
 
-    def gain(self, name: str) -> tuple[float, float]:
-        """How many times as much a reading accepts as what is stored does (median of the answers), and the lower end of
-        its interval."""
+    @property
+    def undecided(self) -> list[str]:
+        """Readings that accept neither more nor less than what is stored, as far as so few rounds show."""
+        return [name for name in self.counts if name != AS_STORED and self.gain(name)[2] >= 1.0 >= self.gain(name)[1]]
+
+    def gain(self, name: str) -> tuple[float, float, float]:
+        """How many times as much a reading accepts as what is stored (median of the answers), with its interval."""
         stored, other = (
             [rounds / (accepted + rounds) for accepted, rounds in self.counts[key]] for key in (AS_STORED, name)
         )
-        ratio, low, _ = paired_speedup(stored, other, _CONFIDENCE)
-        return ratio, low
+        return paired_speedup(stored, other, _CONFIDENCE)
 
 
 def measure(opened: Opened, facts: TargetFacts, target: Target, prompts: Sequence[Prompt], max_tokens: int) -> Measured:
@@ -105,7 +108,7 @@ def judge(opened: Opened, measured: Measured) -> Iterator[Finding]:
     """The readings of layers and of rotary embeddings under which most is accepted, where that is more than as stored,
     and more than chance shows."""
     gains = {name: measured.gain(name) for name in measured.counts if name != AS_STORED}
-    better = {name: gain for name, (gain, low) in gains.items() if low > 1.0 and gain >= _LEAST_GAIN}
+    better = {name: gain for name, (gain, low, _) in gains.items() if low > 1.0 and gain >= _LEAST_GAIN}
     tau = measured.acceptance
     shifts = [name for name in map(_shift_name, _SHIFTS) if name in better]
     if shifts:
@@ -135,7 +138,7 @@ def _advice(opened: Opened, shift: int) -> str:
 
 
 def _shift_name(shift: int) -> str:
-    return f"from layers {shift:+d}"
+    return f"from the layers one {'higher' if shift > 0 else 'lower'}"
 
 
 def _readings(opened: Opened, facts: TargetFacts, target: Target) -> Iterator[Reading]:

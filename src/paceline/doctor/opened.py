@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.checkpoints import eagle3_config, speculators
 from paceline.checkpoints.dialect import Dialect, dialect_of
-from paceline.checkpoints.draft_weights import METADATA
+from paceline.checkpoints.draft_weights import METADATA, read_metadata
 from paceline.checkpoints.eagle3 import empty_eagle3, named_weights
 from paceline.checkpoints.files import read_config, read_weights
 from paceline.checkpoints.heads import empty_heads
@@ -60,13 +60,13 @@ class Opened:
     @property
     def form(self) -> str:
         """Whose way of writing this method's checkpoints it is."""
+        by = ", written by paceline" if METADATA in self.stored else ""
         if speculators.KIND in self.stored:
-            return "speculators"
-        if METADATA in self.stored:
-            return "paceline"
+            return f"speculators{by}"
         if self.dialect is Dialect.EAGLE3:
-            return "SpecForge" if "eagle_config" in self.stored else "SafeAILab"
-        return {Dialect.Z_LAB: "z-lab", Dialect.SPECBLOCK: "SpecBlock", Dialect.HEADS: "paceline"}[self.dialect]
+            return ("SpecForge" if "eagle_config" in self.stored else "SafeAILab") + by
+        names = {Dialect.Z_LAB: "z-lab", Dialect.SPECBLOCK: "SpecBlock", Dialect.HEADS: "paceline's own"}
+        return names[self.dialect] + by
 
     @property
     def config(self) -> Any:
@@ -107,6 +107,7 @@ def open_checkpoint(path: Path, num_target_layers: int | None) -> Opened:
         InputError: it is no draft network, but a whole language model.
     """
     stored, dialect = read_config(path), dialect_of(path)
+    read_metadata(path)  # refuses what no loader takes
     if dialect is Dialect.CAUSAL_LM:
         raise InputError(f"{path} is a whole language model, which drafts as it is; name a draft network.")
     plain = speculators.read_plain_config(path)

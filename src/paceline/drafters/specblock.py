@@ -46,9 +46,11 @@ class SpecBlockTreeConfig:
         for name in ("num_blocks", "num_starts"):
             if not 1 <= getattr(self, name) <= _MOST:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be from 1 to {_MOST}.")
-        if len(self.siblings) != RANK_CLASSES or not all(0 <= count <= NUM_TOP for count in self.siblings):
+        fits = len(self.siblings) == RANK_CLASSES and all(0 <= count <= NUM_TOP for count in self.siblings)
+        if not fits or not any(self.siblings):
             raise InputError(
-                f"siblings is {self.siblings}, but must hold {RANK_CLASSES} numbers, each from 0 to {NUM_TOP}."
+                f"siblings is {self.siblings}, but must hold {RANK_CLASSES} numbers, each from 0 to {NUM_TOP}, and not "
+                "all 0."
             )
         if self.width is not None and not 1 <= self.width <= NUM_TOP:
             raise InputError(f"width is {self.width}, but must be from 1 to {NUM_TOP}.")
@@ -73,6 +75,8 @@ def specblock_tree(
         InputError: siblings by rank for a tree that asks no rank head, or sizes that no tree has.
     """
     tree = SPECBLOCK_TREES[name]
+    if num_starts is not None and name == "chain":
+        raise InputError(f"starts is {num_starts}, but a chain has one; leave it out, or choose another tree.")
     if siblings is not None and tree.width is not None:
         raise InputError(f"siblings go by what the rank head says, but tree {name!r} does not ask it; leave one out.")
     return replace(

@@ -53,10 +53,13 @@ def export(source: Path, out: Path, form: str, target: Path, verifier: str) -> E
         InputError: `form` is of another method.
     """
     dialect = dialect_of(source)
+    fitting = [name for name, kinds in _METHODS.items() if dialect in kinds]
+    if not fitting:
+        raise InputError(f"{source} is {_KINDS[dialect]}, which no other server reads; it cannot be exported.")
     if dialect not in _METHODS[form]:
         raise InputError(
             f"{source} is {_KINDS[dialect]}, but what is written as {form!r} is "
-            f"{' or '.join(_KINDS[kind] for kind in _METHODS[form])}; choose another form."
+            f"{' or '.join(_KINDS[kind] for kind in _METHODS[form])}; choose {' or '.join(map(repr, fitting))}."
         )
     weights = TargetWeights(target)
     depth, dtype = weights.config["num_hidden_layers"], _dtype(source)
@@ -65,7 +68,7 @@ def export(source: Path, out: Path, form: str, target: Path, verifier: str) -> E
     network = _with_own_head(network, weights, dtype)
     compared = check_forms(_attached(dialect, source, depth, weights))
     extra = read_metadata(source)
-    with replacing_folder(out) as folder:
+    with replacing_folder(out, must_be_new=True) as folder:
         if form == "speculators":
             architectures = weights.config.get("architectures") or []
             write_speculators(network, folder, Verifier(verifier, architectures), extra, dtype)

@@ -18,14 +18,31 @@ def require(holds: bool, name: str, value: object, expected: str) -> None:
         raise InputError(f"{name} is {value!r}, but must be {expected}.")
 
 
+MOST_ROWS = 4096
+"""Rows of a block, and slots and heads: as many as a request may ask for nodes."""
+_MOST = 2**20
+_MOST_OF = {"max_position_embeddings": 2**31, "num_hidden_layers": 1024}
+"""What no network has more of: a damaged config should not be built."""
+
+
+def check_counts(config: Any, counts: Iterable[str]) -> None:
+    """Counts of at least one, and of what a network may have.
+
+    Raises:
+        InputError: a count outside of that.
+    """
+    for name in counts:
+        most, value = _MOST_OF.get(name, _MOST), getattr(config, name)
+        require(1 <= value <= most, name, value, f"at least 1 and at most {most}")
+
+
 def check_network(config: Any, counts: Iterable[str]) -> None:
     """Counts of at least one, heads that share keys evenly, a positive epsilon, tapped layers that the target has.
 
     Raises:
         InputError: sizes that do not fit together.
     """
-    for name in counts:
-        require(getattr(config, name) >= 1, name, getattr(config, name), "at least 1")
+    check_counts(config, counts)
     require(config.rms_norm_eps > 0, "rms_norm_eps", config.rms_norm_eps, "positive")
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     require(heads % groups == 0, "num_attention_heads", heads, f"a multiple of num_key_value_heads ({groups})")

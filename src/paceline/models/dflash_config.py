@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.models.config_checks import check_network, require
+from paceline.models.config_checks import MOST_ROWS, check_network, require
 from paceline.models.rope import RopeConfig
 
 _COUNTS = (
@@ -57,7 +57,8 @@ class DFlashConfig:
         if self.target_hidden_size == 0:
             object.__setattr__(self, "target_hidden_size", self.hidden_size)
         check_network(self, _COUNTS)
-        require(self.block_size >= 2, "block_size", self.block_size, "at least 2, for it counts the anchor")
+        expected = f"at least 2, for it counts the anchor, and at most {MOST_ROWS}"
+        require(2 <= self.block_size <= MOST_ROWS, "block_size", self.block_size, expected)
         self._check_vocabulary()
 
     def _check_vocabulary(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.models.config_checks import require
+from paceline.models.config_checks import MOST_ROWS, check_counts, require
 
 _COUNTS = ("hidden_size", "vocab_size", "num_heads", "num_layers", "num_target_layers", "target_hidden_size")
 
@@ -36,8 +36,8 @@ class HeadsConfig:
     def __post_init__(self) -> None:
         if self.target_hidden_size == 0:
             object.__setattr__(self, "target_hidden_size", self.hidden_size)
-        for name in _COUNTS:
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        check_counts(self, _COUNTS)
+        require(self.num_heads < MOST_ROWS, "num_heads", self.num_heads, f"below {MOST_ROWS}")
         require(self.rms_norm_eps > 0, "rms_norm_eps", self.rms_norm_eps, "positive")
         ids = self.target_layer_ids
         holds = len(set(ids)) == len(ids) > 0 and all(0 <= i < self.num_target_layers for i in ids)

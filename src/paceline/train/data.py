@@ -49,7 +49,8 @@ def open_dataset(folder: Path, names: list[str] | None = None) -> ConversationDa
     """Open `shard-*.safetensors` of a folder, or exactly the files `names` where a run recorded them."""
     paths = sorted(folder.glob("shard-*.safetensors")) if names is None else [folder / n for n in names]
     if not paths:
-        raise InputError(f"no shard-*.safetensors in {folder}; generate conversations first")
+        found = "no shard-*.safetensors in" if folder.is_dir() else "no folder" if not folder.exists() else "a file at"
+        raise InputError(f"there is {found} {folder}; give the folder of `paceline train conversations`.")
     shards = tuple(read_shard(path) for path in paths)
     widths = {shard.tensors["features"].shape[1] for shard in shards}
     if len(widths) > 1:
