@@ -95,9 +95,7 @@ class AdaptationTask(ABC):
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write the learning network, with what the original said of itself and what is said here of its learning."""
         original = {"name": self.checkpoint.name, **read_metadata(self.checkpoint)}
-        kept: dict[str, Any] = {
-            key: original[key] for key in ("chat_template_sha256", "tokenizer_sha256") if key in original
-        }
+        kept: dict[str, Any] = {key: original[key] for key in _TOKENIZER_FACTS if key in original}
         self.write(path, {**kept, "adapted_from": original, "adaptation": about})
 
     def serving_copy(self, state: Mapping[str, Tensor] | None = None) -> DraftNetwork:
