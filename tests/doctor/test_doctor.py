@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,6 @@ from paceline.doctor.beside_target import read_target
 from paceline.doctor.examine import examine
 from paceline.doctor.finding import Severity
 from paceline.doctor.measured import AS_STORED, PLAIN_ROPE, TARGETS_ROPE, Measured, judge
-from paceline.embedded import embedded_drafter
 from paceline.errors import CheckpointError
 from paceline.export.run import export
 from paceline.sources import template_digest, tokenizer_digest
@@ -347,13 +345,6 @@ def test_what_is_no_checkpoint_is_refused_in_a_sentence(target, tmp_path, capsys
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dflash", "specblock"])
-def test_the_drafters_that_come_with_us_are_sound_and_wrong_layers_are_measured(kind, tmp_path, capsys):
-    assert main(["doctor", kind, "--strict", "--threads", "2"]) == 0
+def test_the_drafters_that_come_with_us_are_sound(kind, capsys):
+    assert main(["doctor", kind, "--strict", "--no-measure"]) == 0
     assert "Nothing is wrong." in capsys.readouterr().out
-    folder = shutil.copytree(embedded_drafter(kind), tmp_path / "drafter")
-    config = json.loads((folder / "config.json").read_text())
-    place = config if "target_layer_ids" in config else config["dflash_config"]
-    place["target_layer_ids"] = [layer - 1 for layer in place["target_layer_ids"]]
-    (folder / "config.json").write_text(json.dumps(config))
-    assert main(["doctor", str(folder), "--threads", "2"]) == 1
-    assert "error: layer ids:" in capsys.readouterr().out
