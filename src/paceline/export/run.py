@@ -66,7 +66,8 @@ def export(source: Path, out: Path, form: str, target: Path, verifier: str) -> E
     network = _read(dialect, source, depth)
     check_fits(network.config, weights.config["hidden_size"], weights.config["vocab_size"], depth, verifier)
     network = _with_own_head(network, weights, dtype)
-    compared = check_forms(_attached(dialect, source, depth, weights))
+    network.attach(weights.embedding(), weights.head())
+    compared = check_forms(network)
     extra = read_metadata(source)
     with replacing_folder(out, must_be_new=True) as folder:
         if form == "speculators":
@@ -84,12 +85,6 @@ def _read(dialect: Dialect, path: Path, depth: int) -> DFlashNetwork | Eagle3Net
     if dialect is Dialect.Z_LAB:
         return load_dflash(path, num_target_layers=depth)
     return load_eagle3(path, depth)
-
-
-def _attached(dialect: Dialect, path: Path, depth: int, weights: TargetWeights) -> DFlashNetwork | Eagle3Network:
-    network = _read(dialect, path, depth)
-    network.attach(weights.embedding(), weights.head())
-    return network
 
 
 def _with_own_head(network: Any, weights: TargetWeights, dtype: torch.dtype) -> Any:

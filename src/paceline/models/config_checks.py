@@ -46,8 +46,32 @@ def check_network(config: Any, counts: Iterable[str]) -> None:
     require(config.rms_norm_eps > 0, "rms_norm_eps", config.rms_norm_eps, "positive")
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     require(heads % groups == 0, "num_attention_heads", heads, f"a multiple of num_key_value_heads ({groups})")
+    check_taps(config)
+    config.rope.rotary_dim(config.head_dim)
+
+
+def check_taps(config: Any) -> None:
+    """Tapped layers that the target has, each once.
+
+    Raises:
+        InputError: there are none, or others.
+    """
     ids = config.target_layer_ids
     holds = len(set(ids)) == len(ids) > 0 and all(0 <= i < config.num_target_layers for i in ids)
     expected = f"one or more distinct layers of the target's {config.num_target_layers}, counted from 0"
     require(holds, "target_layer_ids", list(ids), expected)
-    config.rope.rotary_dim(config.head_dim)
+
+
+def check_words(config: Any) -> None:
+    """A draft vocabulary within the target's, and the target's width where its embedding or head is borrowed.
+
+    Raises:
+        InputError: they do not fit.
+    """
+    reduced = config.draft_vocab_size
+    fits = reduced is None or 1 <= reduced <= config.vocab_size
+    require(fits, "draft_vocab_size", reduced, f"between 1 and the target's {config.vocab_size}")
+    borrows = not (config.has_embedding and config.has_head)
+    alike = config.hidden_size == config.target_hidden_size or not borrows
+    expected = f"the target's ({config.target_hidden_size}) where it borrows the target's embedding or head"
+    require(alike, "hidden_size", config.hidden_size, expected)

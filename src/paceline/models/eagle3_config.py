@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.models.config_checks import check_network, require
+from paceline.models.config_checks import check_network, check_words
 from paceline.models.rope import RopeConfig
 
 _COUNTS = (
@@ -56,10 +56,4 @@ class Eagle3Config:
         if self.target_hidden_size == 0:
             object.__setattr__(self, "target_hidden_size", self.hidden_size)
         check_network(self, _COUNTS)
-        reduced = self.draft_vocab_size
-        fits = reduced is None or 1 <= reduced <= self.vocab_size
-        require(fits, "draft_vocab_size", reduced, f"between 1 and the target's {self.vocab_size}")
-        borrows = not (self.has_embedding and self.has_head)
-        alike = self.hidden_size == self.target_hidden_size or not borrows
-        expected = f"the target's ({self.target_hidden_size}) where it borrows the target's embedding or head"
-        require(alike, "hidden_size", self.hidden_size, expected)
+        check_words(self)

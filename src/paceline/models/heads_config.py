@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.models.config_checks import MOST_ROWS, check_counts, require
+from paceline.models.config_checks import MOST_ROWS, check_counts, check_taps, check_words, require
 
 _COUNTS = ("hidden_size", "vocab_size", "num_heads", "num_layers", "num_target_layers", "target_hidden_size")
 
@@ -39,14 +39,5 @@ class HeadsConfig:
         check_counts(self, _COUNTS)
         require(self.num_heads < MOST_ROWS, "num_heads", self.num_heads, f"below {MOST_ROWS}")
         require(self.rms_norm_eps > 0, "rms_norm_eps", self.rms_norm_eps, "positive")
-        ids = self.target_layer_ids
-        holds = len(set(ids)) == len(ids) > 0 and all(0 <= i < self.num_target_layers for i in ids)
-        expected = f"one or more distinct layers of the target's {self.num_target_layers}, counted from 0"
-        require(holds, "target_layer_ids", list(ids), expected)
-        reduced = self.draft_vocab_size
-        fits = reduced is None or 1 <= reduced <= self.vocab_size
-        require(fits, "draft_vocab_size", reduced, f"between 1 and the target's {self.vocab_size}")
-        borrows = not (self.has_embedding and self.has_head)
-        alike = self.hidden_size == self.target_hidden_size or not borrows
-        expected = f"the target's ({self.target_hidden_size}) where it borrows the target's embedding or head"
-        require(alike, "hidden_size", self.hidden_size, expected)
+        check_taps(self)
+        check_words(self)
