@@ -7,10 +7,7 @@ from typing import Any
 
 from paceline.attach import make_ready
 from paceline.checkpoints.dialect import Dialect, dialect_of
-from paceline.checkpoints.eagle3 import load_eagle3
-from paceline.checkpoints.heads import load_heads
-from paceline.checkpoints.specblock import load_specblock
-from paceline.checkpoints.z_lab import load_dflash
+from paceline.checkpoints.networks import load_network
 from paceline.drafters.base import Drafter
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.eagle3 import EAGLE3_TREES, Eagle3Drafter
@@ -48,25 +45,20 @@ def load_drafter(
         _refuse_shape(name, siblings=siblings, starts=starts)
     if path is None:
         return _without_network(name, tree)
+    if dialect is Dialect.CAUSAL_LM:
+        return _small_model(path, target, tree, tree_budget, tokenizer)
+    assert dialect is not None, "a folder has one"
+    shape = specblock_tree(tree, siblings, starts) if dialect is Dialect.SPECBLOCK else None
+    network = load_network(dialect, path, target.info.num_layers)
+    make_ready(network, network.config, target)
     match dialect:
         case Dialect.SPECBLOCK:
-            shape = specblock_tree(tree, siblings, starts)
-            slots = load_specblock(path, target.info.num_layers)
-            make_ready(slots, slots.config, target)
-            return SpecBlockDrafter(slots, shape, tree_budget)
+            return SpecBlockDrafter(network, shape, tree_budget)
         case Dialect.EAGLE3:
-            layer = load_eagle3(path, target.info.num_layers)
-            make_ready(layer, layer.config, target)
-            return Eagle3Drafter(layer, EAGLE3_TREES[tree], tree_budget)
+            return Eagle3Drafter(network, EAGLE3_TREES[tree], tree_budget)
         case Dialect.HEADS:
-            heads = load_heads(path)
-            make_ready(heads, heads.config, target)
-            return HeadsDrafter(heads, GROWTHS[tree], tree_budget)
-        case Dialect.CAUSAL_LM:
-            return _small_model(path, target, tree, tree_budget, tokenizer)
-    blocks = load_dflash(path, num_target_layers=target.info.num_layers)
-    make_ready(blocks, blocks.config, target)
-    return DFlashDrafter(blocks, GROWTHS[tree], tree_budget)
+            return HeadsDrafter(network, GROWTHS[tree], tree_budget)
+    return DFlashDrafter(network, GROWTHS[tree], tree_budget)
 
 
 def _refuse_shape(name: str, **shape: Any) -> None:

@@ -16,11 +16,8 @@ import torch
 
 from paceline.attach import make_ready
 from paceline.checkpoints.dialect import Dialect
-from paceline.checkpoints.eagle3 import load_eagle3
-from paceline.checkpoints.heads import load_heads
-from paceline.checkpoints.specblock import load_specblock
+from paceline.checkpoints.networks import load_network
 from paceline.checkpoints.taps import inputs_of
-from paceline.checkpoints.z_lab import load_dflash
 from paceline.decode import Parts
 from paceline.doctor.beside_target import TargetFacts
 from paceline.doctor.finding import Finding, error
@@ -159,16 +156,7 @@ def _readings(opened: Opened, facts: TargetFacts, target: Target) -> Iterator[Re
 
 def _load(opened: Opened, target: Target, **changes: Any) -> Any:
     """The network, with changes of its config, ready for the target."""
-    depth = target.info.num_layers
-    match opened.dialect:
-        case Dialect.Z_LAB:
-            network: Any = load_dflash(opened.path, num_target_layers=depth)
-        case Dialect.EAGLE3:
-            network = load_eagle3(opened.path, depth)
-        case Dialect.HEADS:
-            network = load_heads(opened.path)
-        case _:
-            network = load_specblock(opened.path, depth)
+    network = load_network(opened.dialect, opened.path, target.info.num_layers)
     if changes:
         other = type(network)(replace(network.config, **changes))
         other.load_state_dict(network.state_dict())

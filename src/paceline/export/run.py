@@ -12,15 +12,15 @@ import torch
 
 from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.checkpoints.draft_weights import check_fits, read_metadata
-from paceline.checkpoints.eagle3 import load_eagle3, write_eagle3
+from paceline.checkpoints.eagle3 import write_eagle3
 from paceline.checkpoints.files import read_weights, replacing_folder
+from paceline.checkpoints.networks import load_network
 from paceline.checkpoints.speculators_writing import Verifier, write_speculators
 from paceline.checkpoints.target_weights import TargetWeights
-from paceline.checkpoints.z_lab import load_dflash, write_dflash
+from paceline.checkpoints.z_lab import write_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.export.parity import check_forms, check_same
 from paceline.models.dflash import DFlashNetwork
-from paceline.models.eagle3 import Eagle3Network
 
 _METHODS: Mapping[str, tuple[Dialect, ...]] = MappingProxyType(
     {"z-lab": (Dialect.Z_LAB,), "eagle3": (Dialect.EAGLE3,), "speculators": (Dialect.Z_LAB, Dialect.EAGLE3)}
@@ -63,7 +63,7 @@ def export(source: Path, out: Path, form: str, target: Path, verifier: str) -> E
         )
     weights = TargetWeights(target)
     depth, dtype = weights.config["num_hidden_layers"], _dtype(source)
-    network = _read(dialect, source, depth)
+    network = load_network(dialect, source, depth)
     check_fits(network.config, weights.config["hidden_size"], weights.config["vocab_size"], depth, verifier)
     network = _with_own_head(network, weights, dtype)
     network.attach(weights.embedding(), weights.head())
@@ -77,14 +77,8 @@ def export(source: Path, out: Path, form: str, target: Path, verifier: str) -> E
             write_dflash(network, folder, extra, dtype)
         else:
             write_eagle3(network, folder, extra, dtype)
-        check_same(_read(dialect, folder, depth), network)
+        check_same(load_network(dialect, folder, depth), network)
     return Exported(_KINDS[dialect], compared)
-
-
-def _read(dialect: Dialect, path: Path, depth: int) -> DFlashNetwork | Eagle3Network:
-    if dialect is Dialect.Z_LAB:
-        return load_dflash(path, num_target_layers=depth)
-    return load_eagle3(path, depth)
 
 
 def _with_own_head(network: Any, weights: TargetWeights, dtype: torch.dtype) -> Any:
