@@ -7,7 +7,7 @@ import pytest
 
 import paceline.prompts
 from paceline.errors import InputError
-from paceline.prompt_sets import PROMPT_SETS, fetch_turns
+from paceline.prompt_sets import PROMPT_SETS, Reference, fetch
 from paceline.prompts import read_prompts
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -76,7 +76,7 @@ def hub(row, asked=None):
 def test_a_row_of_the_real_schema_becomes_the_turns_of_the_evaluation(name):
     row, turns = ROWS[name]
     asked = []
-    assert fetch_turns(name, 3, hub(row, asked)) == [turns] * 3
+    assert [found for found, _ in fetch(name, 3, hub(row, asked))] == [turns] * 3
     ((place, options),) = asked
     chosen = PROMPT_SETS[name]
     assert options["split"] == chosen.split and options["streaming"]
@@ -85,11 +85,11 @@ def test_a_row_of_the_real_schema_becomes_the_turns_of_the_evaluation(name):
 
 def test_a_problem_to_be_programmed_has_the_benchmarks_frame():
     row = {"question_content": "Add two numbers.", "starter_code": "", "platform": "x"}
-    ((free,),) = fetch_turns("livecodebench", 1, hub(row))
+    (((free,), _),) = fetch("livecodebench", 1, hub(row))
     assert "### Question:\nAdd two numbers.\n\n### Format: Write your code" in free and "# YOUR CODE HERE" in free
-    ((framed,),) = fetch_turns("livecodebench", 1, hub(row | {"starter_code": "class Solution:"}))
+    (((framed,), _),) = fetch("livecodebench", 1, hub(row | {"starter_code": "class Solution:"}))
     assert "Use the following code structure:\n```python\nclass Solution:\n```" in framed
-    assert fetch_turns("alpaca", 1, hub({"instruction": "Sing.", "input": ""})) == [["Sing."]]
+    assert fetch("alpaca", 1, hub({"instruction": "Sing.", "input": ""})) == [(["Sing."], None)]
 
 
 def test_every_set_is_tested():
@@ -101,11 +101,11 @@ def test_what_cannot_be_had_is_one_sentence_that_says_what_to_do():
         raise ConnectionError("no route\nto host")
 
     with pytest.raises(InputError, match=r"'gsm8k' is no file here and cannot be fetched.*no route to host.*turns"):
-        fetch_turns("gsm8k", 1, unreachable)
+        fetch("gsm8k", 1, unreachable)
     with pytest.raises(InputError, match=r"has other rows than expected.*question"):
-        fetch_turns("gsm8k", 1, hub({"other": 1}))
+        fetch("gsm8k", 1, hub({"other": 1}))
     with pytest.raises(InputError, match="on no hub"):
-        fetch_turns("spec-bench", 1, hub({}))
+        fetch("spec-bench", 1, hub({}))
 
 
 def test_without_the_package_a_name_is_refused_and_files_go_on(tmp_path, monkeypatch):
@@ -118,7 +118,31 @@ def test_without_the_package_a_name_is_refused_and_files_go_on(tmp_path, monkeyp
 
 
 def test_a_named_set_is_read_as_a_file_is(monkeypatch):
-
-    monkeypatch.setattr(paceline.prompts, "fetch_turns", lambda name, limit: [["one", "more"], ["two"]][:limit])
+    rows = [(["one", "more"], None), (["two"], Reference("2"))]
+    monkeypatch.setattr(paceline.prompts, "fetch", lambda name, limit: rows[:limit])
     prompts = read_prompts((Path("mt-bench"),), 2)
     assert [(p.set_name, p.id, p.text) for p in prompts] == [("mt-bench", "0", "one"), ("mt-bench", "1", "two")]
+    assert prompts[0].turns == ("one", "more") and prompts[1].reference == Reference("2")
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "reference"),
+    [
+        ("gsm8k", {"question": "q", "answer": "6*12=<<6*12=72>>72\n#### 1,072"}, Reference("1072")),
+        ("math500", {"problem": "p", "answer": "\\frac{1}{2}"}, Reference("\\frac{1}{2}")),
+        ("aime25", {"problem": "p", "answer": 70}, Reference("70")),
+        (
+            "humaneval",
+            {"prompt": "def f():\n", "test": "def check(g):\n    assert g()", "entry_point": "f"},
+            Reference(tests="def check(g):\n    assert g()\ncheck(f)\n", stub="def f():\n"),
+        ),
+        (
+            "mbpp",
+            {"prompt": "p", "test_imports": ["import math"], "test_list": ["assert f(1)", "assert f(2)"]},
+            Reference(tests="import math\nassert f(1)\nassert f(2)\n"),
+        ),
+    ],
+)
+def test_sets_whose_answers_can_be_judged_say_by_what(name, row, reference):
+    ((_, found),) = fetch(name, 1, hub(row))
+    assert found == reference

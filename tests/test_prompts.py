@@ -3,6 +3,7 @@ import json
 import pytest
 
 from paceline.errors import InputError
+from paceline.prompt_sets import Reference
 from paceline.prompts import read_prompts
 
 
@@ -36,6 +37,11 @@ def test_the_first_turns_of_every_file_are_read_in_order(tmp_path):
         (b"[1, 2]", "line 1"),
         (b'{"turns": "one turn"}', "line 1"),
         (b'{"turns": ["half a character \\ud83d"]}', "line 1"),
+        (b'{"turns": ["x", 3]}', "line 1"),
+        (b'{"turns": ["x"], "reference": "3"}', "line 1"),
+        (b'{"turns": ["x"], "reference": {}}', "line 1"),
+        (b'{"turns": ["x"], "reference": {"answr": "3"}}', "line 1"),
+        (b'{"turns": ["x"], "reference": {"answer": "3", "tests": "assert f()"}}', "line 1"),
     ],
 )
 def test_an_unusable_file_is_refused_with_the_place(tmp_path, content, message):
@@ -43,6 +49,14 @@ def test_an_unusable_file_is_refused_with_the_place(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_prompts((path,))
+
+
+def test_later_turns_and_references_are_kept(tmp_path):
+    row = {"turns": ["a", "b", "c"], "reference": {"tests": "assert f()", "stub": "def f():"}}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row))
+    (prompt,) = read_prompts((tmp_path / "p.jsonl",))
+    assert (prompt.text, prompt.later, prompt.turns) == ("a", ("b", "c"), ("a", "b", "c"))
+    assert prompt.reference == Reference(tests="assert f()", stub="def f():")
 
 
 def test_a_byte_order_mark_and_unicode_line_separators_are_no_obstacle(tmp_path):

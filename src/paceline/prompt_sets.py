@@ -21,15 +21,26 @@ _REASON = "Please reason step by step, and put your final answer within \\boxed{
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What an answer can be judged by: the right `answer`, or the Python `tests` that a program must pass, of which
+    `stub` is the beginning that was given."""
+
+    answer: str = ""
+    tests: str = ""
+    stub: str = ""
+
+
+@dataclass(frozen=True)
 class PromptSet:
-    """Where a set lies on the hub, and how its rows become the user's turns; `files` are those of a set that is plain
-    JSON."""
+    """Where a set lies on the hub, and how its rows become the user's turns and what the answer is judged by; `files`
+    are those of a set that is plain JSON."""
 
     path: str
     split: str
     turns: Callable[[Row], list[str]]
     config: str | None = None
     files: tuple[str, ...] = ()
+    reference: Callable[[Row], Reference] | None = None
 
 
 def reasoned_question(row: Row) -> list[str]:
@@ -119,6 +130,26 @@ def copa(row: Row) -> list[str]:
     return [f"{row['premise']} A: {row['choice1']} B: {row['choice2']}"]
 
 
+def final_number(row: Row) -> Reference:
+    """GSM8K: what follows the marks at the end of `answer`."""
+    return Reference(str(row["answer"]).rpartition("####")[2].strip().replace(",", ""))
+
+
+def final_answer(row: Row) -> Reference:
+    """MATH-500 and AIME: `answer`."""
+    return Reference(str(row["answer"]))
+
+
+def humaneval_tests(row: Row) -> Reference:
+    """HumanEval: `test` defines `check`, which takes the function."""
+    return Reference(tests=f"{row['test']}\ncheck({row['entry_point']})\n", stub=str(row["prompt"]))
+
+
+def mbpp_tests(row: Row) -> Reference:
+    """MBPP: imports and assertions."""
+    return Reference(tests="\n".join([*row.get("test_imports", ()), *row["test_list"]]) + "\n")
+
+
 _LIVE = "livecodebench/code_generation_lite"
 _LIVE_FILES = tuple(f"hf://datasets/{_LIVE}/test{number}.jsonl" for number in ("", "2", "3", "4", "5", "6"))
 _SHARE = "anon8231489123/ShareGPT_Vicuna_unfiltered"
@@ -126,12 +157,12 @@ _SHARE_FILES = (f"hf://datasets/{_SHARE}/ShareGPT_V3_unfiltered_cleaned_split.js
 
 PROMPT_SETS: Mapping[str, PromptSet] = MappingProxyType(
     {
-        "gsm8k": PromptSet("openai/gsm8k", "test", reasoned_question, "main"),
-        "math500": PromptSet("HuggingFaceH4/MATH-500", "test", reasoned_problem),
-        "aime24": PromptSet("HuggingFaceH4/aime_2024", "train", reasoned_problem),
-        "aime25": PromptSet("MathArena/aime_2025", "train", reasoned_problem),
-        "humaneval": PromptSet("openai/openai_humaneval", "test", humaneval),
-        "mbpp": PromptSet("google-research-datasets/mbpp", "test", mbpp, "sanitized"),
+        "gsm8k": PromptSet("openai/gsm8k", "test", reasoned_question, "main", reference=final_number),
+        "math500": PromptSet("HuggingFaceH4/MATH-500", "test", reasoned_problem, reference=final_answer),
+        "aime24": PromptSet("HuggingFaceH4/aime_2024", "train", reasoned_problem, reference=final_answer),
+        "aime25": PromptSet("MathArena/aime_2025", "train", reasoned_problem, reference=final_answer),
+        "humaneval": PromptSet("openai/openai_humaneval", "test", humaneval, reference=humaneval_tests),
+        "mbpp": PromptSet("google-research-datasets/mbpp", "test", mbpp, "sanitized", reference=mbpp_tests),
         "livecodebench": PromptSet(_LIVE, "train", livecodebench, files=_LIVE_FILES),
         "swe-bench-lite": PromptSet("princeton-nlp/SWE-bench_Lite", "test", swe_bench),
         "mt-bench": PromptSet("HuggingFaceH4/mt_bench_prompts", "train", mt_bench),
@@ -147,10 +178,11 @@ PROMPT_SETS: Mapping[str, PromptSet] = MappingProxyType(
 )
 
 
-def fetch_turns(
+def fetch(
     name: str, limit: int | None = None, load: Callable[..., Iterable[Row]] | None = None
-) -> list[list[str]]:
-    """The user's turns of the first `limit` rows of a set; `load` stands in for `datasets.load_dataset`.
+) -> list[tuple[list[str], Reference | None]]:
+    """The user's turns of the first `limit` rows of a set, and what the answer is judged by; `load` stands in for
+    `datasets.load_dataset`.
 
     Raises:
         InputError: the set cannot be had here, or its rows are not what they were.
@@ -166,7 +198,8 @@ def fetch_turns(
             streaming=True,
             **({"data_files": list(chosen.files)} if chosen.files else {}),
         )
-        found = [chosen.turns(row) for row in islice(iter(rows), limit)]
+        judged_by = chosen.reference or (lambda row: None)
+        found = [(chosen.turns(row), judged_by(row)) for row in islice(iter(rows), limit)]
     except (KeyError, TypeError) as error:
         raise InputError(f"the prompt set {name!r} has other rows than expected ({error!r}); {instead}.") from error
     except InputError:
@@ -176,7 +209,7 @@ def fetch_turns(
         raise InputError(
             f"the prompt set {name!r} is no file here and cannot be fetched from the hub ({reason}); {instead}."
         ) from error
-    return [turns for turns in found if turns and all(turns)]
+    return [(turns, reference) for turns, reference in found if turns and all(turns)]
 
 
 def _loader() -> Callable[..., Iterable[Row]]:

@@ -1,4 +1,5 @@
-"""Prompt sets: JSON Lines of `{"id", "category", "turns": [user turn, ...]}`."""
+"""Prompt sets: JSON Lines of `{"id", "category", "turns": [user turn, ...]}`, with a `reference` where answers can be
+judged: `{"answer": ...}` or `{"tests": ..., "stub": ...}`."""
 
 from __future__ import annotations
 
@@ -6,18 +7,25 @@ import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from paceline.errors import InputError, PromptTooLongError
-from paceline.prompt_sets import PROMPT_SETS, fetch_turns
+from paceline.prompt_sets import PROMPT_SETS, Reference, fetch
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The first user turn of one conversation."""
+    """The user's turns of one conversation: the first, and those that follow its answer."""
 
     set_name: str
     id: str
     text: str
+    later: tuple[str, ...] = ()
+    reference: Reference | None = None
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        return (self.text, *self.later)
 
 
 def read_prompts(files: tuple[Path, ...], limit: int | None = None) -> list[Prompt]:
@@ -39,8 +47,11 @@ def read_prompts(files: tuple[Path, ...], limit: int | None = None) -> list[Prom
 def _prompts_of(file: Path, limit: int | None) -> list[Prompt]:
     name = str(file)
     if name in PROMPT_SETS and not file.exists():
-        fetched = enumerate(fetch_turns(name, limit))
-        return [Prompt(name, str(number), turns[0]) for number, turns in fetched if _is_text(turns[0])]
+        return [
+            Prompt(name, str(number), first, tuple(later), reference)
+            for number, ((first, *later), reference) in enumerate(fetch(name, limit))
+            if all(map(_is_text, (first, *later)))
+        ]
     return _parse(_read(file), file.stem, name)[:limit]
 
 
@@ -84,14 +95,28 @@ def _parse(text: str, set_name: str, source: str) -> list[Prompt]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            turns = row["turns"]
-            turn = turns[0] if isinstance(turns, list) else None
-        except (json.JSONDecodeError, KeyError, IndexError, TypeError):
-            turn = None
-        if not isinstance(turn, str) or not turn or not _is_text(turn):
-            raise InputError(f'{source}, line {number} is not of the form {{"turns": ["a user turn", ...]}}.')
-        prompts.append(Prompt(set_name, str(row.get("id", number)), turn))
+            prompts.append(_prompt(json.loads(line), set_name, str(number)))
+        except (json.JSONDecodeError, KeyError, IndexError, TypeError, ValueError):
+            raise InputError(
+                f'{source}, line {number} is not of the form {{"turns": ["a user turn", ...]}}, with a "reference" of '
+                '{"answer": ...} or {"tests": ..., "stub": ...} where answers are judged.'
+            ) from None
     if not prompts:
         raise InputError(f"{source} holds no prompts.")
     return prompts
+
+
+def _prompt(row: dict[str, Any], set_name: str, number: str) -> Prompt:
+    """Raises one of many kinds of error where the row is of another form."""
+    turns, reference = row["turns"], row.get("reference")
+    if not isinstance(turns, list) or not all(isinstance(turn, str) and turn and _is_text(turn) for turn in turns):
+        raise ValueError
+    judged = None if reference is None else _reference(**reference)
+    return Prompt(set_name, str(row.get("id", number)), turns[0], tuple(turns[1:]), judged)
+
+
+def _reference(**values: Any) -> Reference:
+    reference = Reference(**values)
+    if not all(isinstance(value, str) for value in values.values()) or bool(reference.answer) == bool(reference.tests):
+        raise ValueError
+    return reference

@@ -22,6 +22,7 @@ def provenance(info: TargetInfo, tokenizer: Any, command: list[str]) -> dict[str
         "target": info.name,
         "dtype": str(info.dtype).removeprefix("torch."),
         "device": str(info.device),
+        "accelerator": _accelerator(info.device),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "processor": processor_name(),
@@ -34,3 +35,10 @@ def provenance(info: TargetInfo, tokenizer: Any, command: list[str]) -> dict[str
         "tau": "tokens per round, bonus included",
         "time": "wall-clock from prompt to last token, prefill included; median of the repeats",
     }
+
+
+def _accelerator(device: torch.device) -> str:
+    """What computes where the processor does not."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "none" if device.type == "cpu" else device.type

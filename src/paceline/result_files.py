@@ -21,13 +21,13 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def check_writable(path: Path | None) -> None:
-    """Refuse before measuring what could not be written after it."""
+def check_writable(path: Path | None, flag: str) -> None:
+    """Refuse before measuring what could not be written after it; `flag` is where it was given."""
     if path is None:
         return
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or (path.exists() and not path.is_file()):
-        raise InputError(f"--json {str(path)!r} cannot be written: name a file in a folder that you may write to.")
+        raise InputError(f"{flag} {str(path)!r} cannot be written: name a file in a folder that you may write to.")
 
 
 def check_new_folder(path: Path) -> None:

@@ -1,14 +1,17 @@
 """The bench on a tiny model: what it measures, compares and writes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
+from number_words import NumberWords
+from paceline.bench.measurement import Measurement, as_json, from_json
 from paceline.bench.method import Answer, HuggingFaceMethod, Method
 from paceline.bench.methods import EngineMethod
-from paceline.bench.run import Measurement, measure
-from paceline.bench.summary import per_prompt, prompt_key, summarise
+from paceline.bench.run import Bench, measure
+from paceline.bench.summary import slower_than_hugging_face, summarise
 from paceline.bench.table import results_table
 from paceline.decode import Parts
 from paceline.drafters.traced import Round, TracedDrafter
@@ -22,8 +25,9 @@ from paceline.target.hugging_face import HuggingFaceTarget
 from paceline.types import GenerationSettings
 from tiny_models import RandomTreeDrafter, tiny_model, tiny_target
 
-PROMPTS = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(3)]
+PROMPTS = [Prompt("tiny", str(i), f"{1 + i} 2 3") for i in range(3)]
 SETTINGS = GenerationSettings(max_tokens=8)
+ASKED = {"temperature": 0.0, "max_tokens": 8.0}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,7 @@ def measured():
         HuggingFaceMethod(model),
     ]
     reports = []
-    done = measure(methods, PROMPTS, SETTINGS, 2, reports.append)
+    done = measure(Bench(NumberWords(target), methods, [(SETTINGS, ASKED)], 2), PROMPTS, reports.extend)
     assert reports == done
     return methods, done
 
@@ -44,13 +48,13 @@ def measured():
 def test_every_method_gives_the_same_text_as_hugging_face(measured):
     _, done = measured
     texts = {(x.method, x.prompt.id): x.answer.tokens for x in done}
-    for prompt, _ in PROMPTS:
+    for prompt in PROMPTS:
         assert texts["plain", prompt.id] == texts["random", prompt.id] == texts["hf", prompt.id]
 
 
 def test_rows_hold_what_the_json_promises(measured):
     methods, done = measured
-    rows = summarise(methods, done, {})
+    rows = summarise(methods, done)
     assert [row["method"] for row in rows] == ["plain", "random", "hf"]
     plain, drafted, hf = rows
     assert (plain["speedup"], plain["speedup_low"], plain["speedup_high"]) == (1.0, 1.0, 1.0)
@@ -61,7 +65,7 @@ def test_rows_hold_what_the_json_promises(measured):
     assert plain["drafter_calls"] == 0 and hf["drafter_calls"] is None
     assert set(drafted["stage_ms"]) >= {"verify", "accept", "commit"}
     assert 0.0 < drafted["overhead"] < 1.0
-    assert len(per_prompt(done)) == 9
+    assert plain["hit_limit"] == 1.0 and (plain["judged"], plain["right"]) == (0, 0)
     results_table(rows, {"dtype": "float64"})
 
 
@@ -77,7 +81,8 @@ def test_the_order_of_methods_rotates_and_repeats_are_interleaved():
             calls.append((self.name, prompt[0]))
             return Answer((1, 2), float(len(calls)), None)
 
-    done = measure([Fake("a"), Fake("b")], PROMPTS[:2], SETTINGS, 2, lambda _: None)
+    model = NumberWords(tiny_target("llama"))
+    done = measure(Bench(model, [Fake("a"), Fake("b")], [(SETTINGS, ASKED)], 2), PROMPTS[:2], lambda _: None)
     assert calls[2:] == [("a", 1), ("b", 1)] * 2 + [("b", 2), ("a", 2)] * 2
     assert [x.seconds for x in done] == [4.0, 5.0, 9.0, 8.0]
 
@@ -118,7 +123,7 @@ def test_divergences_are_counted_in_the_row(measured):
     target = tiny_target("llama")
     x = next(x for x in done if x.method == "random")
     wrong = find_divergence(target, [1, 2, 3], [1, 2], [1, 3], SETTINGS)
-    row = summarise(methods, done, {prompt_key(x): wrong})[1]
+    row = summarise(methods, [replace(y, divergence=wrong) if y is x else y for y in done])[1]
     assert (row["same_text"], row["near_ties"]) == (2, 0)
     assert row["largest_gap"] == wrong.gap
 
@@ -145,5 +150,69 @@ def test_the_traced_accepted_path_is_the_one_that_was_emitted():
 
 
 def test_seconds_per_token_is_what_speedups_are_made_of():
-    measurement = Measurement("a", PROMPTS[0][0], 3, Answer((1, 2, 3, 4), 9.0, None), (2.0, 9.0, 1.0))
+    measurement = Measurement("a", PROMPTS[0], 3, Answer((1, 2, 3, 4), 9.0, None), (2.0, 9.0, 1.0))
     assert measurement.seconds_per_token == 0.5
+
+
+class Echo(Method):
+    """Answers with the last word of its prompt, once or as often as it was asked."""
+
+    def __init__(self, name, settings=None, then=0):
+        self.name, self.settings, self.then = name, settings or {}, then
+        self.prompts = []
+
+    def answer(self, prompt, settings):
+        self.prompts.append(list(prompt))
+        return Answer((prompt[-1], self.then), 1.0, None)
+
+
+def test_later_turns_follow_the_first_methods_answer_and_every_method_reads_the_same():
+    first, second = Echo("plain"), Echo("other")
+    bench = Bench(NumberWords(tiny_target("llama")), [first, second], [(SETTINGS, ASKED)])
+    done = bench((0, Prompt("talk", "1", "4 5", ("6", "7 8"))))
+    assert first.prompts == second.prompts == [[4, 5], [4, 5, 5, 0, 6], [4, 5, 5, 0, 6, 6, 0, 7, 8]]
+    assert [x.place for x in done] == [("talk", "1", turn) for turn in (1, 1, 2, 2, 3, 3)]
+
+
+def test_without_a_chat_template_the_first_turn_is_all():
+    bench = Bench(NumberWords(tiny_target("llama"), can_converse=False), [Echo("plain")], [(SETTINGS, ASKED)])
+    assert len(bench((0, Prompt("talk", "1", "4 5", ("6",))))) == 1
+
+
+def test_a_text_that_parts_is_found_while_it_is_measured_unless_it_is_another_sample():
+    sampled = replace(SETTINGS, temperature=1.0)
+    methods = [Echo("plain"), Echo("wrong", then=1), Echo("drawn", {"rule": "reject"}, then=1)]
+    asked = [(SETTINGS, ASKED), (sampled, ASKED | {"temperature": 1.0})]
+    done = Bench(NumberWords(tiny_target("llama")), methods, asked)((0, PROMPTS[0]))
+    apart = [(x.method, x.asked["temperature"]) for x in done if x.divergence is not None]
+    assert apart == [("wrong", 0.0), ("drawn", 0.0), ("wrong", 1.0)]
+    assert all(x.divergence.position == 1 for x in done if x.divergence is not None)
+
+
+def test_answers_are_judged_by_the_first_turn():
+    def judge(prompt, text):
+        return text == "3 0"
+
+    methods = [Echo("plain"), Echo("wrong", then=1)]
+    bench = Bench(NumberWords(tiny_target("llama")), methods, [(SETTINGS, ASKED)], judge=judge)
+    done = bench((0, Prompt("sums", "1", "3", ("3",))))
+    assert [x.is_right for x in done] == [True, False, None, None]
+    rows = summarise(methods, done)
+    assert [(row["judged"], row["right"]) for row in rows] == [(1, 1), (1, 0)]
+
+
+def test_a_measurement_comes_back_from_json_as_it_went(measured):
+    _, done = measured
+    wrong = replace(done[1], divergence=find_divergence(tiny_target("llama"), [1], [1, 2], [1, 3], SETTINGS))
+    for x in (*done, wrong):
+        back = from_json(json.loads(json.dumps(as_json(x))))
+        assert (back.method, back.place, back.asked, back.divergence) == (x.method, x.place, x.asked, x.divergence)
+        assert (back.answer.tokens, back.answer.statistics) == (x.answer.tokens, x.answer.statistics)
+        assert back.seconds == x.seconds
+
+
+def test_plain_decoding_slower_than_hugging_face_is_warned_of():
+    rows = [{"method": "plain", "tokens_per_s": 9.0}, {"method": "hf", "tokens_per_s": 10.0}]
+    assert "flatter" in slower_than_hugging_face(rows)
+    assert slower_than_hugging_face([{**rows[0], "tokens_per_s": 11.0}, rows[1]]) is None
+    assert slower_than_hugging_face(rows[:1]) is None

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from paceline.bench.methods import Drafting, build_methods
-from paceline.bench.run import measure
+from paceline.bench.run import Bench, measure
 from paceline.bench.stream import along_the_stream
 from paceline.bench.summary import summarise
 from paceline.bench.table import results_table
@@ -61,9 +61,9 @@ def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     adapter.bandit.choose = lambda *_: "whole" if len(adapter.updates) < 2 else None
     values = iter([1.0, 1.5, 1.5, 1.0, 1.2])
     adapter.learner.measure = lambda network, apart: (next(values), 50)
-    prompts = [(Prompt("tiny", str(i), "words"), [1 + i, 2, 3]) for i in range(18)]
+    prompts = [Prompt("tiny", str(i), f"w{1 + i} w2 w3") for i in range(18)]
     settings = GenerationSettings(max_tokens=12, ignore_eos=True)
-    done = measure(methods, prompts, settings, 1, lambda _: None)
+    done = measure(Bench(model, methods, [(settings, {})]), prompts, lambda _: None)
     frozen, learning = rows = along_the_stream(methods, done)
     assert [row["method"] for row in rows] == ["ddtree", "ddtree-adapt"]
     assert [(part["first"], part["last"]) for part in frozen["parts"]] == [(3 * i + 1, 3 * i + 3) for i in range(6)]
@@ -73,7 +73,7 @@ def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     seconds = {name: sum(x.seconds for x in done if x.method == name) for name in names}
     assert learning["over_frozen"] == pytest.approx(seconds["ddtree"] / seconds["ddtree-adapt"])
     console = Console(file=io.StringIO(), width=200)
-    console.print(results_table(summarise(methods, done, {}), {}, (), rows))
+    console.print(results_table(summarise(methods, done), {}, (), rows))
     text = console.file.getvalue()
     assert "tau of queries" in text and "16-18" in text and "drafter calls" in text
     assert along_the_stream(methods[:2], done) == []
@@ -105,8 +105,9 @@ def test_transformers_own_dflash_generation_accepts_what_our_chain_does(folders)
         counts = drafted.statistics
         assert counts.tokens == 1 + counts.rounds + counts.accepted == 24
         assert abs(counts.rounds - ours.statistics.rounds) <= 1 and counts.drafter_calls > 0
-    done = measure(methods, [(Prompt("tiny", "0", "words"), [1, 3, 2])], GenerationSettings(max_tokens=8), 1, print)
-    rows = {row["method"]: row for row in summarise(methods, done, {})}
+    bench = Bench(model, methods, [(GenerationSettings(max_tokens=8), {})])
+    done = measure(bench, [Prompt("tiny", "0", "w1 w3 w2")], print)
+    rows = {row["method"]: row for row in summarise(methods, done)}
     assert rows["hf-dflash"]["acceptance_length"] >= 1 and rows["hf-dflash"]["overhead"] is None
     console = Console(file=io.StringIO(), width=60)
     console.print(results_table(list(rows.values()), {}))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from paceline.bench.measurement import Measurement
 from paceline.bench.method import Answer, Method
 from paceline.bench.policy_comparison import compare_policies
-from paceline.bench.run import Measurement
 from paceline.bench.table import results_table
 from paceline.prompts import Prompt
 

@@ -7,11 +7,11 @@ from paceline.cli import main
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch):
-    def load_model(options, console):
+    def load(*arguments):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("paceline.cli.bench.load_model", load_model)
-    monkeypatch.setattr("paceline.cli.demo.load_model", load_model)
+    monkeypatch.setattr("paceline.bench.worker.make_worker", load)
+    monkeypatch.setattr("paceline.cli.demo.load_model", load)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,23 @@ def nothing_is_loaded(monkeypatch):
         (["--tree-budget", "0"], "tree_budget is 0"),
         (["--block-size", "1"], "block_size is 1"),
         (["--methods", "ddtree", "ddtree-adapt"], "use --repeats 1"),
+        (["--methods", "ddtree-adapt", "--repeats", "1", "--results", "r.jsonl"], "keep its figures with --json"),
+        (["--results", "no/such/folder/out.jsonl"], "--results 'no/such/folder/out.jsonl' cannot be written"),
+        (["--turns", "0"], "turns is 0"),
+        (["--workers", "0"], "workers is 0"),
+        (["--workers", "2"], "add --ray"),
+        (["--judge", "answers"], "no prompt has a reference"),
+        (["--sweep", "dtype=float32,bfloat16"], "run once for each"),
+        (["--sweep", "magic=1,2"], "must be NAME=VALUE"),
+        (["--sweep", "tree_budget"], "must be NAME=VALUE"),
+        (["--sweep", "tree_budget=4,x"], "must be numbers"),
+        (["--sweep", "tree_budget=4,4"], "a value of tree_budget twice"),
+        (["--sweep", "tree_budget=4", "--sweep", "tree_budget=8"], "names tree_budget twice"),
+        (["--sweep", "tree_budget=0,4"], "tree_budget is 0"),
+        (["--sweep", "temperature=0,1", "--methods", "plain", "hf"], "leave hf out"),
+        (["--sweep", "tree_budget=4,8", "--methods", "plain", "dflash"], "no method has one"),
+        (["--sweep", "tree_budget=4,8", "--tree-budget", "4"], "leave one of both out"),
+        (["--sweep", "temperature=0,1", "--policies", "fixed:4"], "at one temperature a run"),
     ],
 )
 def test_bench_refuses_in_one_sentence(argv, message, capsys):

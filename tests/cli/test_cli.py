@@ -15,10 +15,10 @@ from rich.console import Console
 from paceline.__main__ import run as run_command
 from paceline.adaptation.learner import Update
 from paceline.cli import COMMANDS, bench, chat, demo, generate, main, parse
+from paceline.cli.answer_summary import summary
 from paceline.cli.chat import Chat
 from paceline.cli.generate import read_prompt
 from paceline.cli.options import ModelOptions
-from paceline.cli.report import summary
 from paceline.errors import InputError, PromptTooLongError
 from paceline.types import GenerationSettings, Grammar, Piece, Statistics
 

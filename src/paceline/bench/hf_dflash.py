@@ -26,9 +26,9 @@ class Assistant(nn.Module):
     """The network as `generate` calls a DFlash assistant: features of what was accepted and an embedded block come,
     hidden states of the block go. Keys and values are kept here, for transformers' cache holds those of its layers."""
 
-    def __init__(self, network: DFlashNetwork, block_size: int | None = None):
+    def __init__(self, network: DFlashNetwork, block_size: int):
         super().__init__()
-        self.network, self.block_size = network, block_size or network.config.block_size
+        self.network, self.block_size = network, block_size
         config = network.config
         asked = {
             "num_hidden_layers": config.num_hidden_layers,
@@ -39,6 +39,10 @@ class Assistant(nn.Module):
         self.config = PreTrainedConfig.from_dict(asked)
         self.calls = 0
         self._kept: list[KeysValues] = []
+
+    def ask(self, block_size: int) -> None:
+        """Draft blocks of this size from now on."""
+        self.block_size = self.config.block_size = block_size
 
     @property
     def device(self) -> torch.device:
@@ -77,17 +81,19 @@ class HuggingFaceDFlashMethod(HuggingFaceMethod):
                 "method hf-dflash lends a drafter the target's embedding and head, but this one has its own; leave it "
                 "out."
             )
-        self.assistant = Assistant(drafter.network, block_size)
+        self.block_size = block_size or config.block_size
+        self.assistant = Assistant(drafter.network, self.block_size)
         self.settings = {
             "implementation": "transformers generate, speculation_type='dflash'",
             "drafter": drafter.name,
-            "block_size": self.assistant.block_size,
-            "tree_budget": self.assistant.block_size - 1,
+            "block_size": self.block_size,
+            "tree_budget": self.block_size - 1,
         }
 
     @torch.inference_mode()
     def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
         passes, self.assistant.calls = SimpleNamespace(count=0), 0
+        self.assistant.ask(settings.block_size or self.block_size)
         hook = self.model.register_forward_hook(lambda *_: setattr(passes, "count", passes.count + 1))
         try:
             started = perf_counter()

@@ -12,6 +12,9 @@ from transformers import GenerationConfig
 
 from paceline.types import GenerationSettings, Statistics
 
+PLAIN, HF = "plain", "hf"
+"""Decoding without a drafter, which speed-ups are over, and Hugging Face's own, which it should not be slower than."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -36,7 +39,7 @@ class Method(ABC):
 class HuggingFaceMethod(Method):
     """Greedy `generate` of the unchanged Hugging Face model: the outside reference."""
 
-    name = "hf"
+    name = HF
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -10,7 +10,8 @@ from typing import Any
 
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.bench.hf_dflash import HuggingFaceDFlashMethod
-from paceline.bench.method import Answer, HuggingFaceMethod, Method
+from paceline.bench.method import HF, Answer, HuggingFaceMethod, Method
+from paceline.bench.sweep import BLOCK_SIZE, SIZES
 from paceline.checkpoints.dialect import Dialect, dialect_of
 from paceline.checkpoints.files import few
 from paceline.decode import Parts
@@ -43,8 +44,8 @@ class EngineMethod(Method):
         return Answer(tuple(request.tokens), perf_counter() - started, request.statistics)
 
 
-#: Methods of the unchanged Hugging Face model.
-HF, HF_DFLASH = "hf", "hf-dflash"
+#: Hugging Face's own DFlash generation.
+HF_DFLASH = "hf-dflash"
 #: How the names of methods end that learn while they serve; the one that does not is named without it.
 LEARNING = "-adapt"
 #: ddtree without knowledge of the sampling noise.
@@ -80,6 +81,15 @@ _KINDS = {
 }
 #: Methods whose trees a policy can size.
 GROWING = frozenset(name for name, (_, growth) in _NETWORK_METHODS.items() if growth != "chain")
+
+
+def sizes_used(name: str) -> tuple[str, ...]:
+    """The sizes of its drafts that a method, by name, can be asked for; one under a policy has its own."""
+    if "+" in name or name.endswith(LEARNING):
+        return ()
+    if name in GROWING:
+        return SIZES
+    return (BLOCK_SIZE,) if name in _NETWORK_METHODS or name == PROMPT_LOOKUP else ()
 
 
 @dataclass(frozen=True)

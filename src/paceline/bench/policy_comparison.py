@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.bench.measurement import Measurement
 from paceline.bench.method import Method
-from paceline.bench.run import Measurement
 from paceline.metrics import paired_speedup, tokens_per_s
 
 ORACLE = "oracle"

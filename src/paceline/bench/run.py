@@ -2,59 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from typing import TYPE_CHECKING
 
-from paceline.bench.method import Answer, Method
-from paceline.metrics import tokens_per_s
-from paceline.prompts import Prompt
+from paceline.bench.measurement import Measurement
+from paceline.bench.method import PLAIN, Answer, Method
+from paceline.near_ties import Divergence, find_divergence
+from paceline.prompts import Prompt, check_length
 from paceline.types import GenerationSettings
+
+if TYPE_CHECKING:
+    from paceline.text_model import Model
 
 WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One method on one prompt: the first repeat's answer, and the seconds of every repeat."""
+class Bench:
+    """Methods on one target, and what each prompt is asked.
 
-    method: str
-    prompt: Prompt
-    prompt_tokens: int
-    answer: Answer
-    all_seconds: tuple[float, ...]
+    `asked` pairs the settings of a request with what a reader must know of them. The order of methods rotates by the
+    number of the prompt, and repeats are interleaved, so that no method has the machine at better times.
+    """
 
-    @property
-    def seconds(self) -> float:
-        """The median of the repeats."""
-        return median(self.all_seconds)
+    model: Model
+    methods: Sequence[Method]
+    asked: Sequence[tuple[GenerationSettings, Mapping[str, float]]]
+    repeats: int = 1
+    judge: Callable[[Prompt, str], bool | None] | None = None
 
-    @property
-    def seconds_per_token(self) -> float:
-        return 1.0 / tokens_per_s(len(self.answer.tokens), self.seconds)
+    def warm_up(self, prompt: Prompt) -> None:
+        """A short answer by every method."""
+        settings = self.asked[0][0]
+        tokens = self.model.encode(prompt.text)
+        for method in self.methods:
+            method.answer(tokens, replace(settings, max_tokens=min(settings.max_tokens, WARM_UP_TOKENS)))
+
+    def __call__(self, numbered: tuple[int, Prompt]) -> list[Measurement]:
+        """Every method on every turn of a prompt, for everything that is asked."""
+        return [x for settings, asked in self.asked for x in self._conversation(*numbered, settings, asked)]
+
+    def _conversation(
+        self, number: int, prompt: Prompt, settings: GenerationSettings, asked: Mapping[str, float]
+    ) -> list[Measurement]:
+        """Later turns follow the first method's answer, whichever method answers them: all read the same."""
+        found: list[Measurement] = []
+        said: list[dict[str, str]] = []
+        can_converse = self.model.tokenizer.chat_template is not None
+        for turn, text in enumerate(prompt.turns if can_converse else prompt.turns[:1], start=1):
+            said.append({"role": "user", "content": text})
+            tokens = self.model.encode(said if can_converse else text)
+            check_length(prompt, len(tokens), self.model.target.info.max_context)
+            answers = interleaved(self.methods, tokens, settings, self.repeats, number)
+            found += [
+                Measurement(
+                    method.name,
+                    prompt,
+                    len(tokens),
+                    done[0],
+                    tuple(answer.seconds for answer in done),
+                    turn,
+                    asked,
+                    self._divergence(method, tokens, answers, done[0], settings),
+                    self._verdict(prompt, turn, done[0]),
+                )
+                for method, done in zip(self.methods, answers, strict=True)
+            ]
+            said.append({"role": "assistant", "content": self._text(answers[0][0])})
+        return found
+
+    def _divergence(
+        self,
+        method: Method,
+        tokens: list[int],
+        answers: Sequence[Sequence[Answer]],
+        answer: Answer,
+        settings: GenerationSettings,
+    ) -> Divergence | None:
+        """None too where there is no plain text, or another sample of the same distribution was drawn."""
+        plain = next((done[0] for m, done in zip(self.methods, answers, strict=True) if m.name == PLAIN), None)
+        if plain is None or (settings.temperature > 0.0 and method.settings.get("rule")):
+            return None
+        constraint = self.model.constraint(settings)
+        return find_divergence(self.model.target, tokens, plain.tokens, answer.tokens, settings, constraint)
+
+    def _verdict(self, prompt: Prompt, turn: int, answer: Answer) -> bool | None:
+        if self.judge is None or turn > 1:
+            return None
+        return self.judge(prompt, self._text(answer))
+
+    def _text(self, answer: Answer) -> str:
+        return str(self.model.tokenizer.decode(list(answer.tokens), skip_special_tokens=True))
+
+
+def interleaved(
+    methods: Sequence[Method], tokens: list[int], settings: GenerationSettings, repeats: int, number: int
+) -> list[list[Answer]]:
+    """Every repeat of every method, in the order of `methods`; which one comes first in time turns with `number`."""
+    answers: list[list[Answer]] = [[] for _ in methods]
+    order = [(number + i) % len(methods) for i in range(len(methods))]
+    for _ in range(repeats):
+        for place in order:
+            answers[place].append(methods[place].answer(tokens, settings))
+    return answers
 
 
 def measure(
-    methods: Sequence[Method],
-    prompts: Sequence[tuple[Prompt, list[int]]],
-    settings: GenerationSettings,
-    repeats: int,
-    report: Callable[[Measurement], None],
+    bench: Bench, prompts: Sequence[Prompt], report: Callable[[Sequence[Measurement]], None]
 ) -> list[Measurement]:
-    """Warm every method up with a short answer, then measure; the order of methods rotates by prompt."""
-    short = replace(settings, max_tokens=min(settings.max_tokens, WARM_UP_TOKENS))
-    for method in methods:
-        method.answer(prompts[0][1], short)
-    measurements = []
-    for index, (prompt, tokens) in enumerate(prompts):
-        turn = index % len(methods)
-        answers: dict[str, list[Answer]] = {method.name: [] for method in methods}
-        for _ in range(repeats):
-            for method in [*methods[turn:], *methods[:turn]]:
-                answers[method.name].append(method.answer(tokens, settings))
-        for method in methods:
-            done = answers[method.name]
-            seconds = tuple(answer.seconds for answer in done)
-            measurements.append(Measurement(method.name, prompt, len(tokens), done[0], seconds))
-            report(measurements[-1])
-    return measurements
+    """Warm up, then every prompt in its order; `report` sees what each one gave."""
+    bench.warm_up(prompts[0])
+    found: list[Measurement] = []
+    for numbered in enumerate(prompts):
+        found += (new := bench(numbered))
+        report(new)
+    return found

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from paceline.adaptation.adapter import Adapter
+from paceline.bench.measurement import Measurement
 from paceline.bench.method import Method
 from paceline.bench.methods import LEARNING, EngineMethod
-from paceline.bench.run import Measurement
 from paceline.metrics import acceptance_length, tokens_per_s
 
 _PARTS = 6

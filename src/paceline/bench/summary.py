@@ -5,39 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import Any
+from typing import Any, Protocol
 
-from paceline.bench.method import Method
-from paceline.bench.run import Measurement
+from paceline.bench.measurement import Measurement
+from paceline.bench.method import HF, PLAIN
 from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
-from paceline.near_ties import Divergence
-from paceline.prompts import Prompt
-
-PLAIN = "plain"
 
 
-def summarise(
-    methods: Sequence[Method],
-    measurements: Sequence[Measurement],
-    divergences: Mapping[tuple[str, Prompt], Divergence],
-) -> list[dict[str, Any]]:
-    """One row per method; `divergences` is keyed by (method, prompt)."""
+class Described(Protocol):
+    """What a reader needs to know of a method."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
+def summarise(methods: Sequence[Described], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """One row per method; all measurements are of requests that asked the same."""
     by_method = {m.name: [x for x in measurements if x.method == m.name] for m in methods}
     baseline = by_method.get(PLAIN)
-    return [_row(m, by_method[m.name], baseline, divergences) for m in methods]
+    return [_row(m, by_method[m.name], baseline) for m in methods]
 
 
-def _row(
-    method: Method,
-    done: Sequence[Measurement],
-    baseline: Sequence[Measurement] | None,
-    divergences: Mapping[tuple[str, Prompt], Divergence],
-) -> dict[str, Any]:
+def _row(method: Described, done: Sequence[Measurement], baseline: Sequence[Measurement] | None) -> dict[str, Any]:
     tokens = sum(len(x.answer.tokens) for x in done)
-    apart = [divergences[key] for x in done if (key := prompt_key(x)) in divergences]
+    apart = [x.divergence for x in done if x.divergence is not None]
     row: dict[str, Any] = {
         "method": method.name,
-        "settings": method.settings,
+        "settings": dict(method.settings),
         "prompts": len(done),
         "tokens": tokens,
         "tokens_per_s": tokens_per_s(tokens, sum(x.seconds for x in done)),
@@ -49,8 +45,22 @@ def _row(
         if method.settings.get("rule") and not apart and not _same_texts(done, baseline):
             row["same_text"] = None  # other samples of the same distribution
         row["largest_gap"] = max((d.gap for d in apart), default=0.0)
+    judged = [x.is_right for x in done if x.is_right is not None]
+    row |= {"judged": len(judged), "right": sum(judged)}
+    row["hit_limit"] = mean(x.hit_limit for x in done)
     row["repetition_rate"] = mean(repetition_rate(x.answer.tokens) for x in done)
     return row | _loop_counts(done)
+
+
+def slower_than_hugging_face(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """A warning where plain decoding is slower than Hugging Face's: speed-ups over it would flatter."""
+    rates = {row["method"]: row["tokens_per_s"] for row in rows}
+    if PLAIN not in rates or HF not in rates or rates[PLAIN] >= rates[HF]:
+        return None
+    return (
+        f"WARNING: plain decoding gives {rates[PLAIN]:.1f} tokens/s and Hugging Face's generate {rates[HF]:.1f}; "
+        "speed-ups over plain flatter here."
+    )
 
 
 def _same_texts(done: Sequence[Measurement], baseline: Sequence[Measurement]) -> bool:
@@ -84,27 +94,3 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
         "overhead": 1.0 - models / spent.total() if spent else None,
         "predict_ms": mean(s.predict_ms for s in statistics),
     }
-
-
-def prompt_key(measurement: Measurement) -> tuple[str, Prompt]:
-    """(method, prompt)."""
-    return measurement.method, measurement.prompt
-
-
-def per_prompt(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """The measurements as they are, for later reports."""
-    return [
-        {
-            "method": x.method,
-            "set": x.prompt.set_name,
-            "id": x.prompt.id,
-            "prompt_tokens": x.prompt_tokens,
-            "tokens": len(x.answer.tokens),
-            "seconds": x.seconds,
-            "all_seconds": list(x.all_seconds),
-            "rounds": x.answer.statistics.rounds if x.answer.statistics else None,
-            "accepted": x.answer.statistics.accepted if x.answer.statistics else None,
-            "drafted": x.answer.statistics.drafted if x.answer.statistics else None,
-        }
-        for x in measurements
-    ]

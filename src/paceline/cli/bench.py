@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline.cli.options import Count, GrammarOptions, ModelOptions, Name, load_model
+from paceline.cli.options import Count, GrammarOptions, Name
 from paceline.errors import InputError
 from paceline.policies.spelling import check_spelling
-from paceline.prompts import check_length, read_prompts
+from paceline.prompts import Prompt, read_prompts
 from paceline.result_files import check_writable, write_json
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
-    from paceline.bench.method import Method
-    from paceline.text_model import Model
+    from paceline.bench.config import BenchConfig
+    from paceline.bench.results import Results
+    from paceline.bench.work import Map
+    from paceline.bench.worker import Worker
 
 MethodName = Literal[
     "plain",
@@ -73,6 +75,8 @@ class Arguments(GrammarOptions):
     own DFlash and SpecBlock ones where none is given."""
     limit: Count = None
     """Use at most this many prompts of each file."""
+    turns: Count = None
+    """Ask at most this many turns of each prompt; all where not given. Later turns follow the first method's answer."""
     max_tokens: int = 256
     """Longest answer, in tokens."""
     temperature: float = 0.0
@@ -88,22 +92,137 @@ class Arguments(GrammarOptions):
     policies: tuple[str, ...] = ()
     """Run the methods that grow trees under these policies too, such as fixed:SIZE:NODES, blockpilot, cost_aware or
     joint, and compare them with the best fixed one."""
+    sweep: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=V1,V2,...")] = ()
+    """Run at each of several values: block_size or tree_budget (each method that has them), or what every request asks
+    (temperature, max_tokens, top_k, top_p, ...); may be given several times, for all combinations."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Where to compute, such as cuda:0, mps or cpu; the best one present where not given."""
     threads: Count = None
     """CPU threads; PyTorch's choice where not given."""
     repeats: int = 3
     """Times that each method answers each prompt; medians are reported."""
+    judge: tuple[Literal["answers", "programs"], ...] = ()
+    """Count the right answers too, where prompts have a reference: answers compares results of calculations, programs
+    RUNS the code that the model wrote with the set's tests, in a process with limits of time and memory."""
+    results: Annotated[Path | None, tyro.conf.arg(metavar="OUT.jsonl")] = None
+    """Append every measurement to this file as soon as it is there; the same command goes on with a file that it was
+    killed at, and `paceline report` makes tables and figures of it."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Share the prompts among workers on the Ray cluster at this address; `local` starts Ray on this machine."""
+    workers: int = 1
+    """Workers on the cluster."""
+    gpus: float = 0.0
+    """GPUs, or the part of one, that each Ray worker has to itself."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
-    """Write every measurement, with its settings, to this file."""
+    """Write the rows of the table, with their settings, and every measurement to this file."""
 
 
 def run(args: Arguments) -> None:
-    """Measure, print the table, write the JSON file."""
+    """Measure, print the table, write the files."""
     console = Console(highlight=False)
     prompts = read_prompts(args.prompts, args.limit)
+    if args.turns is not None:
+        prompts = [replace(prompt, later=prompt.later[: args.turns - 1]) for prompt in prompts]
     settings = _settings_of_requests(args)
-    check_writable(args.json)
+    _check(args, prompts)
+    from paceline.bench.config import BenchConfig
+    from paceline.bench.sweep import parse_sweeps
+
+    sweeps = parse_sweeps(args.sweep)
+    config = BenchConfig(
+        methods=args.methods,
+        prompts=tuple(prompts),
+        asking=settings,
+        target=args.target,
+        drafters=args.drafter,
+        tree_budget=args.tree_budget,
+        block_size=args.block_size,
+        policies=args.policies,
+        sweeps=tuple(sweeps),
+        dtype=args.dtype,
+        device=args.device,
+        threads=args.threads,
+        repeats=args.repeats,
+        judged=args.judge,
+        command=tuple(sys.argv),
+    )
+    _check_methods(args, config)
+    results, worker = _measure(args, config, console)
+    if results is not None:
+        _show(args, config, results, worker, console)
+
+
+def _measure(args: Arguments, config: BenchConfig, console: Console) -> tuple[Results | None, Worker | None]:
+    """What was measured, and the worker where it is in this process; nothing where another process has it all."""
+    from paceline.bench.launched import is_launched, measure_launched
+    from paceline.bench.work import measure_missing
+
+    if is_launched():
+        return measure_launched(config, args.results), None
+    here: list[Worker] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("loading", total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, description="measuring", completed=done, total=total)
+
+        def make() -> Worker:
+            from paceline.bench.worker import make_worker
+
+            here.append(make_worker(config, lambda text: progress.update(task, description=text)))
+            return here[0]
+
+        results = measure_missing(config, args.results, _map(args, config, make), show)
+    return results, here[0] if here else None
+
+
+def _map(args: Arguments, config: BenchConfig, make: Callable[[], Worker]) -> Map:
+    import functools
+
+    from paceline.scale import map_here, map_on_ray
+
+    if args.ray is None:
+        return lambda items: map_here(make, items)
+    from paceline.bench.worker import make_worker
+
+    there = functools.partial(make_worker, config, _say_nothing)
+    return lambda items: map_on_ray(there, items, args.workers, args.ray or "", args.gpus)
+
+
+def _say_nothing(text: str) -> None:
+    """A worker elsewhere has nobody to talk to."""
+
+
+def _show(args: Arguments, config: BenchConfig, results: Results, worker: Worker | None, console: Console) -> None:
+    from paceline.bench.measurement import as_json
+    from paceline.bench.policy_comparison import compare_policies
+    from paceline.bench.results import asked_apart
+    from paceline.bench.stream import along_the_stream
+    from paceline.bench.summary import slower_than_hugging_face, summarise
+    from paceline.bench.table import results_table
+
+    parts: list[dict[str, Any]] = []
+    for asked, done in asked_apart(results.measurements):
+        rows = summarise(results.methods, done)
+        policies = compare_policies(results.methods, done)
+        stream = along_the_stream(worker.bench.methods, done) if worker is not None else []
+        parts.append({"asked": asked, "rows": rows, "policies": policies, "stream": stream})
+        if len(config.requests()) > 1:
+            console.print(", ".join(f"{name} {value:g}" for name, value in asked.items()), style="bold")
+        console.print(results_table(rows, results.provenance, policies, stream))
+        if warning := slower_than_hugging_face(rows):
+            console.print(warning, style="bold")
+    if args.json is not None:
+        result: dict[str, Any] = {"provenance": results.provenance, "settings": _settings(args), **parts[0]}
+        result["requests"] = parts
+        result["per_prompt"] = [as_json(x) for x in results.measurements]
+        write_json(args.json, result)
+
+
+def _check(args: Arguments, prompts: list[Prompt]) -> None:
+    """Refuse what needs no models to be refused."""
+    check_writable(args.json, "--json")
+    check_writable(args.results, "--results")
     if not args.methods:
         raise InputError("--methods names no method; name at least one.")
     if len(set(args.methods)) < len(args.methods):
@@ -112,58 +231,48 @@ def run(args: Arguments) -> None:
         check_spelling(policy)
     if len(set(args.policies)) < len(args.policies):
         raise InputError("--policies names a policy twice; name each policy once.")
-    if args.repeats < 1:
-        raise InputError(f"repeats is {args.repeats}, but must be at least 1.")
-    _check_reference(args, settings)
-    from paceline.bench.methods import GROWING, LEARNING, SAMPLED
-    from paceline.bench.policy_comparison import compare_policies
-    from paceline.bench.run import WARM_UP_TOKENS, measure
-    from paceline.bench.stream import along_the_stream
-    from paceline.bench.summary import PLAIN, per_prompt, prompt_key, summarise
-    from paceline.bench.table import results_table
-    from paceline.near_ties import MAX_GAP_ULPS, find_divergence
-    from paceline.provenance import provenance
+    for name, least in (("repeats", 1), ("turns", 1), ("workers", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise InputError(f"{name} is {value}, but must be at least {least}.")
+    if args.ray is None and (args.workers > 1 or args.gpus > 0.0):
+        raise InputError("--workers and --gpus are of a Ray cluster; add --ray, or launch several processes (README).")
+    if len({(prompt.set_name, prompt.id) for prompt in prompts}) < len(prompts):
+        raise InputError("two prompts have the same set and id, so that nobody could tell them apart; rename one.")
+    if args.judge:
+        from paceline.bench.judging.judge import check_judging
 
-    if args.repeats > 1 and any(name.endswith(LEARNING) for name in args.methods):
+        check_judging(args.judge, prompts)
+
+
+def _check_methods(args: Arguments, config: BenchConfig) -> None:
+    """Refuse methods that cannot do what is asked of them."""
+    for settings, _ in config.requests():
+        _check_reference(args, settings)
+    from paceline.bench.methods import GROWING, LEARNING, sizes_used
+
+    learning = [name for name in args.methods if name.endswith(LEARNING)]
+    if learning and args.repeats > 1:
         raise InputError(
             f"repeats is {args.repeats}, but a method that learns knows a prompt the second time; use --repeats 1."
+        )
+    if learning and (args.results is not None or args.ray is not None or config.sweeps):
+        raise InputError(
+            f"method {learning[0]} learns from all that it has served, which --results, --ray and --sweep would take "
+            "apart; leave it out, or keep its figures with --json."
         )
     if args.tree_budget is not None and not GROWING & set(args.methods):
         raise InputError(f"tree_budget is {args.tree_budget}, but no method grows trees; add ddtree, for one.")
     if args.policies and not GROWING & set(args.methods):
         raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
-    model, methods = _load(args, console, num_queries=1 + len(prompts))
-    encoded = [(prompt, model.encode(prompt.text)) for prompt in prompts]
-    for prompt, tokens in encoded:
-        check_length(prompt, len(tokens), model.target.info.max_context)
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=len(prompts) * len(methods))
-        done = measure(methods, encoded, settings, args.repeats, lambda _: progress.advance(task))
-    ids = dict(encoded)
-    plain = {x.prompt: x.answer.tokens for x in done if x.method == PLAIN}
-    divergences = {}
-    for x in done if plain else []:
-        if args.temperature > 0.0 and x.method in SAMPLED:
-            continue  # another sample of the same distribution
-        texts = plain[x.prompt], x.answer.tokens
-        divergence = find_divergence(model.target, ids[x.prompt], *texts, settings, model.constraint(settings))
-        if divergence is not None:
-            divergences[prompt_key(x)] = divergence
-    rows = summarise(methods, done, divergences)
-    facts = provenance(model.target.info, model.tokenizer, sys.argv)
-    facts |= {"prompts": len(prompts), "temperature": args.temperature, "max_tokens": args.max_tokens}
-    if settings.grammar is not None:
-        facts["grammar"] = f"{settings.grammar.kind}: {settings.grammar.source}"
-    facts |= {"batch": 1, "repeats": args.repeats, "warm-up": f"{WARM_UP_TOKENS} tokens per method"}
-    facts["near-tie"] = f"a gap of at most {MAX_GAP_ULPS} units in the last place of the best logit"
-    policies = compare_policies(methods, done)
-    stream = along_the_stream(methods, done)
-    console.print(results_table(rows, facts, policies, stream))
-    if args.json is not None:
-        result = {"provenance": facts, "settings": _settings(args), "rows": rows, "policies": policies}
-        result["stream"] = stream
-        result["per_prompt"] = per_prompt(done)
-        write_json(args.json, result)
+    for sweep in config.sweeps:
+        if sweep.name in ("block_size", "tree_budget"):
+            if getattr(args, sweep.name) is not None:
+                raise InputError(f"{sweep.name} came and is swept; leave one of both out.")
+            if not any(sweep.name in sizes_used(name) for name in args.methods):
+                raise InputError(f"--sweep {sweep.name} came, but no method has one; add ddtree, for one.")
+        elif len(sweep.values) > 1 and args.policies:
+            raise InputError(f"--sweep {sweep.name} and --policies came; compare policies at one {sweep.name} a run.")
 
 
 def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
@@ -171,29 +280,12 @@ def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
     for name in _REFERENCES:
         if name not in args.methods:
             continue
-        if args.temperature > 0.0:
+        if settings.temperature > 0.0:
             raise InputError(
-                f"method {name} compares greedy text, but the temperature is {args.temperature}; leave {name} out."
+                f"method {name} compares greedy text, but the temperature is {settings.temperature}; leave {name} out."
             )
         if settings.grammar is not None:
             raise InputError(f"method {name} knows no grammar, but a {settings.grammar.kind} came; leave {name} out.")
-
-
-def _load(args: Arguments, console: Console, num_queries: int) -> tuple[Model, list[Method]]:
-    from paceline.bench.methods import Drafting, build_methods
-    from paceline.sources import pair_digests
-    from paceline.target_loading import load_hugging_face
-
-    options = ModelOptions(
-        target=args.target, drafter="none", dtype=args.dtype, device=args.device, threads=args.threads
-    )
-    model = load_model(options, console)
-    hugging_face = None
-    if any(name in args.methods for name in _REFERENCES):
-        hugging_face = load_hugging_face(args.target, args.dtype, args.device)
-    drafting = Drafting(args.drafter, args.tree_budget, args.block_size, args.policies, num_queries)
-    pair = functools.partial(pair_digests, args.target)
-    return model, build_methods(args.methods, model, hugging_face, drafting, pair)
 
 
 def _settings_of_requests(args: Arguments) -> GenerationSettings:
@@ -211,5 +303,4 @@ def _settings_of_requests(args: Arguments) -> GenerationSettings:
 def _settings(args: Arguments) -> dict[str, object]:
     plain = asdict(args)
     plain["prompts"] = [str(path) for path in args.prompts]
-    plain["json"] = str(args.json)
-    return plain
+    return plain | {"json": str(args.json), "results": str(args.results)}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import tyro
 from rich.console import Console
 
+from paceline.cli.answer_summary import learned, logprob_table, summary
 from paceline.cli.options import ModelOptions, SamplingOptions, check_drafting, load_model
-from paceline.cli.report import learned, logprob_table, summary
 from paceline.errors import InputError, PromptTooLongError
 from paceline.result_files import check_new_folder
 from paceline.types import GenerationSettings, Piece, TokenLogprob

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from paceline.prompts import Prompt, read_prompts
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
-    from paceline.bench.run import Measurement
+    from paceline.bench.measurement import Measurement
     from paceline.text_model import Model
 
 #: Our own prompts that are shown: an explanation, a calculation, code, an edit.
@@ -52,18 +53,17 @@ def run(args: Arguments) -> None:
     prompts = _prompts(args.prompt)
     model = load_model(ModelOptions(drafter="none", threads=args.threads), console)
     from paceline.bench.methods import Drafting, build_methods
-    from paceline.bench.run import measure
+    from paceline.bench.run import Bench, measure
 
     drafting = Drafting((args.drafter,) if args.drafter else (), args.tree_budget)
     methods = build_methods(METHODS, model, None, drafting, lambda drafter: {})
     shown: list[Measurement] = []
 
-    def show(measurement: Measurement) -> None:
-        shown.append(measurement)
-        if len(shown) % len(METHODS) == 0:
-            _show_prompt(console, model, shown[-len(METHODS) :])
+    def show(measurements: Sequence[Measurement]) -> None:
+        shown.extend(measurements)
+        _show_prompt(console, model, measurements)
 
-    measure(methods, [(p, model.encode(p.text)) for p in prompts], settings, 1, show)
+    measure(Bench(model, methods, [(settings, {})]), prompts, show)
     _show_round(console, model, args, prompts[-1], settings)
     _conclude(console, shown)
 
@@ -74,7 +74,7 @@ def _prompts(texts: tuple[str, ...]) -> list[Prompt]:
     return [prompt for prompt in read_prompts(()) if prompt.id in SHOWN]
 
 
-def _show_prompt(console: Console, model: Model, measurements: list[Measurement]) -> None:
+def _show_prompt(console: Console, model: Model, measurements: Sequence[Measurement]) -> None:
     plain = measurements[0]
     console.print(Text(plain.prompt.text, style="bold"))
     answer = model.tokenizer.decode(list(plain.answer.tokens), skip_special_tokens=True)

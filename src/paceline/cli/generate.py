@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
+from paceline.cli.answer_summary import logprob_table, summary
 from paceline.cli.options import ModelOptions, SamplingOptions, check_drafting, load_model, refuse_adapting
-from paceline.cli.report import logprob_table, summary
 from paceline.errors import InputError
 from paceline.types import Completion, complete
 

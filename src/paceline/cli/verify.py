@@ -13,8 +13,8 @@ import tyro
 from rich.console import Console
 
 from paceline.adaptation.settings import AdaptationSettings
+from paceline.cli.answer_summary import learned
 from paceline.cli.options import Count, ModelOptions, load_model
-from paceline.cli.report import learned
 from paceline.errors import InputError, LawBrokenError
 from paceline.prompts import check_length, read_prompts
 from paceline.result_files import check_writable, write_json

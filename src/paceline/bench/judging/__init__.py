@@ -1,0 +1,1 @@
+"""Whether answers are right: calculations by their result, programs by their tests."""

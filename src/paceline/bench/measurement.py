@@ -1,0 +1,108 @@
+"""One measured answer, and the same as JSON has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from statistics import median
+from typing import Any
+
+from paceline.bench.method import Answer
+from paceline.errors import CheckpointError
+from paceline.metrics import tokens_per_s
+from paceline.near_ties import Divergence
+from paceline.prompts import Prompt
+from paceline.types import Statistics
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One method on one turn of a prompt: the first repeat's answer, and the seconds of every repeat.
+
+    `asked` are the settings of the request that a reader must know (temperature, max_tokens and what was swept).
+    `divergence` is where the text parts from plain decoding's, None where it does not or nothing plain ran beside it.
+    `is_right` is what a judge said of the answer, None where none was asked.
+    """
+
+    method: str
+    prompt: Prompt
+    prompt_tokens: int
+    answer: Answer
+    all_seconds: tuple[float, ...]
+    turn: int = 1
+    asked: Mapping[str, float] = field(default_factory=dict)
+    divergence: Divergence | None = None
+    is_right: bool | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The median of the repeats."""
+        return median(self.all_seconds)
+
+    @property
+    def seconds_per_token(self) -> float:
+        return 1.0 / tokens_per_s(len(self.answer.tokens), self.seconds)
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """(set, id, turn): what measurements of different methods are paired by."""
+        return self.prompt.set_name, self.prompt.id, self.turn
+
+    @property
+    def hit_limit(self) -> bool:
+        """Whether the answer was cut at the length that was asked for."""
+        return len(self.answer.tokens) >= self.asked.get("max_tokens", float("inf"))
+
+
+def as_json(measurement: Measurement) -> dict[str, Any]:
+    """All of it but the words of the prompt, which its set and id name."""
+    x, statistics = measurement, measurement.answer.statistics
+    found: dict[str, Any] = {
+        "method": x.method,
+        "set": x.prompt.set_name,
+        "id": x.prompt.id,
+        "turn": x.turn,
+        "asked": dict(x.asked),
+        "prompt_tokens": x.prompt_tokens,
+        "tokens": list(x.answer.tokens),
+        "all_seconds": list(x.all_seconds),
+        "statistics": None if statistics is None else asdict(statistics),
+        "divergence": None if x.divergence is None else asdict(x.divergence),
+        "is_right": x.is_right,
+    }
+    return found
+
+
+def from_json(row: Mapping[str, Any]) -> Measurement:
+    """What `as_json` wrote; the prompt comes without its words.
+
+    Raises:
+        CheckpointError: a row of another form.
+    """
+    try:
+        seconds = tuple(float(value) for value in row["all_seconds"])
+        counted = None if row["statistics"] is None else _statistics(row["statistics"])
+        if not seconds or not all(value > 0.0 for value in seconds):
+            raise ValueError("times must be above 0")
+        return Measurement(
+            method=str(row["method"]),
+            prompt=Prompt(str(row["set"]), str(row["id"]), ""),
+            prompt_tokens=int(row["prompt_tokens"]),
+            answer=Answer(tuple(int(token) for token in row["tokens"]), seconds[0], counted),
+            all_seconds=seconds,
+            turn=int(row["turn"]),
+            asked={str(name): float(value) for name, value in row["asked"].items()},
+            divergence=None if row["divergence"] is None else Divergence(**row["divergence"]),
+            is_right=row["is_right"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"a measurement is not of the form that a bench writes ({error!r}).") from error
+
+
+def _statistics(row: Mapping[str, Any]) -> Statistics:
+    """JSON's keys are text; block sizes are numbers."""
+    known = {field.name for field in fields(Statistics)}
+    if unknown := set(row) - known:
+        raise ValueError(f"unknown counts {sorted(unknown)}")
+    sizes = {int(size): int(count) for size, count in row["block_sizes"].items()}
+    return Statistics(**{**row, "block_sizes": sizes})

@@ -1,0 +1,152 @@
+"""The file that a bench appends to: JSON Lines, a head and then one line for every prompt.
+
+    {"format": 1, "settings": {...}, "provenance": {...}, "methods": [{"name", "settings"}, ...]}
+    {"number": 0, "answers": [{"method", "set", "id", "turn", "asked", "tokens", ...}, ...]}
+
+A line is there whole or not at all, so that a killed bench goes on with the prompts that have none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.measurement import Measurement, as_json, from_json
+from paceline.errors import CheckpointError, InputError
+from paceline.records import write_text
+
+FORMAT = 1
+#: What two runs must have in common for their numbers to be compared.
+COMPARABLE = ("target_digest", "dtype", "chat_template_sha256", "thinking_mode")
+#: What a run that goes on must find as it was, beside that.
+_OF_THE_MACHINE = ("accelerator", "threads", "processor", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """A method as a reader knows it."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass
+class Results:
+    """What a file holds: how it was made, and the measurements by the number of the prompt."""
+
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+    methods: list[MethodFacts]
+    by_prompt: dict[int, list[Measurement]] = field(default_factory=dict)
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """In the order of the prompts."""
+        return [x for number in sorted(self.by_prompt) for x in self.by_prompt[number]]
+
+
+def read_results(path: Path) -> Results:
+    """A file that a bench wrote; an unfinished last line, which a kill leaves, is not read.
+
+    Raises:
+        CheckpointError: no such file, or another form.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise CheckpointError(f"the results {str(path)!r} cannot be read: {reason}.") from error
+    rows = [_row(path, number, line) for number, line in enumerate(lines[:-1], start=1)]
+    if not rows or rows[0].get("format") != FORMAT:
+        raise CheckpointError(
+            f"{str(path)!r} does not begin as the results of a bench do; give a file that `paceline bench --results` "
+            "wrote."
+        )
+    try:
+        head = rows[0]
+        methods = [MethodFacts(str(m["name"]), dict(m["settings"])) for m in head["methods"]]
+        results = Results(dict(head["settings"]), dict(head["provenance"]), methods)
+        for row in rows[1:]:
+            results.by_prompt[int(row["number"])] = [from_json(answer) for answer in row["answers"]]
+    except (KeyError, TypeError, ValueError, CheckpointError) as error:
+        raise CheckpointError(f"{str(path)!r} is damaged: {error}; measure again into another file.") from error
+    return results
+
+
+def _row(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise CheckpointError(f"{str(path)!r}, line {number} is no JSON object; give a file that a bench wrote.")
+    return row
+
+
+def resumed(path: Path, settings: Mapping[str, Any]) -> Results | None:
+    """What a file holds of a run with these settings; None where there is no file yet.
+
+    Raises:
+        InputError: it was begun with other settings; the first of them is named.
+        CheckpointError: the file is something else.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        return None
+    there = read_results(path)
+    _refuse_others(path, there.settings, settings, tuple(settings))
+    return there
+
+
+def begin(path: Path, head: Results, there: Results | None) -> Results:
+    """Make the file ready to be appended to: a new one with its head, or the rest of `there`.
+
+    Raises:
+        InputError: it was begun on another target, machine or version; what differs is named.
+    """
+    if there is None:
+        methods = [{"name": m.name, "settings": dict(m.settings)} for m in head.methods]
+        row = {"format": FORMAT, "settings": head.settings, "provenance": head.provenance, "methods": methods}
+        write_text(path, json.dumps(row) + "\n")
+        return head
+    _refuse_others(path, there.provenance, head.provenance, (*COMPARABLE, *_OF_THE_MACHINE))
+    _cut_unfinished(path)
+    return there
+
+
+def _refuse_others(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if before.get(name) != now.get(name):
+            raise InputError(
+                f"the results in {str(path)!r} were begun with {name} = {before.get(name)} but it is {now.get(name)} "
+                "now; repeat the run as it was to go on with it, or give another file."
+            )
+
+
+def _cut_unfinished(path: Path) -> None:
+    """Remove what a kill left of a line."""
+    text = path.read_bytes()
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+
+
+def append(path: Path, number: int, measurements: Sequence[Measurement]) -> None:
+    """One prompt's line, on the disk when this returns."""
+    line = json.dumps({"number": number, "answers": [as_json(x) for x in measurements]}) + "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def asked_apart(measurements: Sequence[Measurement]) -> list[tuple[dict[str, float], list[Measurement]]]:
+    """Measurements of the same request together, in the order in which requests first come."""
+    groups: dict[tuple[tuple[str, float], ...], list[Measurement]] = {}
+    for x in measurements:
+        groups.setdefault(tuple(x.asked.items()), []).append(x)
+    return [(dict(asked), done) for asked, done in groups.items()]

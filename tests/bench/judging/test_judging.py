@@ -1,0 +1,119 @@
+"""Answers are judged by what they come to, and programs by what they do, never by how they look."""
+
+import socket
+import subprocess
+import time
+
+import pytest
+
+from paceline.bench.judging.answers import is_same_result
+from paceline.bench.judging.judge import Judge, check_judging
+from paceline.bench.judging.programs import Limits, passes_tests, program_in, runs_through
+from paceline.errors import InputError
+from paceline.prompt_sets import Reference
+from paceline.prompts import Prompt
+
+SUM = Prompt("sums", "1", "What is 6 times 12?", reference=Reference("72"))
+CODE = Prompt(
+    "code",
+    "1",
+    "Write it.",
+    reference=Reference(tests="def check(f):\n    assert f(2) == 4\ncheck(double)\n", stub="def double(x):\n"),
+)
+QUICK = Limits(seconds=5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "same"),
+    [
+        ("so it is \\boxed{1,072}.", "1072", True),
+        ("It is 0.5", "\\frac{1}{2}", True),
+        ("The answer is 71.", "72", False),
+        ("I do not know.", "72", False),
+    ],
+)
+def test_results_are_compared_as_mathematics(text, right, same):
+    assert is_same_result(text, right) is same
+
+
+def test_a_result_that_takes_too_long_is_wrong():
+    started = time.perf_counter()
+    assert not is_same_result("72", "72", seconds=0.01)
+    assert time.perf_counter() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("Here:\n```python\ndef double(x):\n    return 2 * x\n```\nDone.", True),
+        ("```python\ndef double(x):\n    return 3 * x\n```", False),
+        ("    return 2 * x\n", True),
+        ("```\ndef double(x):\n    return 2 * x", True),
+        ("I cannot.", False),
+        ("```python\ndef double(x):\n    return 2 * x\nraise SystemExit(0)\n```", False),
+    ],
+)
+def test_a_program_is_right_when_it_passes_the_tests(answer, right):
+    assert passes_tests(answer, CODE.reference, QUICK) is right
+
+
+def test_the_imports_of_a_stub_go_without_saying():
+    code = program_in("```python\ndef f(x):\n    return math.pi\n```", "import math\n\ndef f(x):\n")
+    assert code.startswith("import math\ndef f(x):")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "while True: pass",
+        "import time; time.sleep(60)",
+        "x = bytearray(2 << 30)",
+        "open('big', 'wb').write(b'0' * (2 << 20))",
+        "import os; os._exit(0)",
+        "import sys; sys.exit()",
+        "1 / 0",
+        "def (",
+    ],
+)
+def test_a_program_beyond_its_limits_does_not_come_through(program):
+    started = time.perf_counter()
+    assert not runs_through(program, Limits(seconds=2.0))
+    assert time.perf_counter() - started < 10.0
+
+
+def test_a_program_has_a_folder_of_its_own_and_none_of_our_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "1")
+    program = (
+        "import os\nassert 'SECRET' not in os.environ\nassert not os.listdir('.')\nopen('mine', 'w').write('x')\n"
+        f"assert os.getcwd() != {str(tmp_path)!r}"
+    )
+    assert runs_through(program, QUICK) and runs_through(program, QUICK)
+
+
+def test_what_a_program_started_ends_with_it():
+    mark = "paceline-left-behind-7351"
+    runs_through(f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 300 # {mark}'])", QUICK)
+    listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    assert not [line for line in listed.splitlines() if mark in line and line.startswith("sh")]
+
+
+def test_a_program_reaches_no_server_of_this_machine_where_the_system_can_keep_it_from_that():
+    if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system gives nobody a network of their own")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        program = f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 2)"
+        assert not runs_through(program, QUICK)
+
+
+def test_only_what_was_asked_for_is_judged():
+    wrong_kind = Judge(("answers",))
+    assert wrong_kind(CODE, "```python\nraise SystemExit\n```") is None
+    assert wrong_kind(Prompt("x", "1", "y"), "72") is None
+    assert wrong_kind(SUM, "It is 72.") is True
+    assert Judge(("programs",))(SUM, "72") is None
+
+
+def test_judging_what_has_no_reference_is_refused_before_the_work():
+    with pytest.raises(InputError, match="no prompt has a reference"):
+        check_judging(("programs",), [SUM])
+    check_judging(("answers",), [SUM, CODE])
