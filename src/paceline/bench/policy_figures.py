@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.bench.acceptance_tables import AcceptanceTable
+from paceline.bench.drawing import axes, save
 from paceline.bench.policy_report import histogram
-from paceline.errors import InputError
 
 UNITS = {"tau": "tokens per round (tau)", "tokens_per_s": "tokens/s"}
 
 
 def write_figures(tables: list[AcceptanceTable], judge: str, folder: Path) -> list[Path]:
     """`best_size` and `by_block_size`, each as PNG and SVG."""
-    figures = {"best_size": _best_sizes(tables, judge), "by_block_size": _by_size(tables, judge)}
+    figures = {"best_size": _best_sizes(tables, judge), "by_block_size": by_size(tables, judge)}
     return [path for name, figure in figures.items() for path in save(figure, f"{name}_{judge}", folder)]
-
-
-def save(figure: Any, name: str, folder: Path) -> list[Path]:
-    """One figure as PNG and as SVG."""
-    paths = []
-    for kind in ("png", "svg"):
-        path = folder / f"{name}.{kind}"
-        temporary = path.with_name(f".{path.name}.tmp")
-        figure.savefig(temporary, dpi=150, format=kind)
-        temporary.replace(path)
-        paths.append(path)
-    return paths
-
-
-def check_matplotlib() -> None:
-    """Say before the work that figures cannot be drawn.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.")
-
-
-def axes(count: int) -> tuple[Any, list[Any]]:
-    """A figure with that many panels; without pyplot, which would keep it."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.2 + 3.6 * count, 3.9), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
@@ -62,7 +31,8 @@ def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
     return figure
 
 
-def _by_size(tables: list[AcceptanceTable], judge: str) -> Any:
+def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
+    """A panel a table: every prompt's line, its best size marked, and the mean."""
     figure, panels = axes(len(tables))
     for panel, table in zip(panels, tables, strict=True):
         values, sizes = table.values(judge), list(table.block_sizes)

@@ -112,7 +112,7 @@ def summary(watched: WatchedPolicy) -> list[dict[str, Any]]:
 
 def write_figure(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
     """`reliability` as PNG and SVG: the share accepted against the chance, one panel for each kind."""
-    from paceline.bench.policy_figures import axes, save
+    from paceline.bench.drawing import axes, save
 
     figure, panels = axes(len(rows))
     for panel, row in zip(panels, rows, strict=True):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, cast
 
 import tyro
 
-from paceline.cli import bench, calibrate, chat, demo, doctor, export, generate, label, policy, train, verify
+from paceline.cli import bench, calibrate, chat, demo, doctor, export, generate, label, policy, report, train, verify
 from paceline.errors import PacelineError
 
 DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
@@ -25,6 +25,7 @@ COMMANDS = {
     "generate": generate,
     "chat": chat,
     "bench": bench,
+    "report": report,
     "verify": verify,
     "train": train,
     "label": label,

@@ -80,7 +80,8 @@ def show(args: Show) -> None:
 def report(args: Report) -> None:
     """Tau first; tokens/s where they were measured."""
     from paceline.bench.acceptance_tables import joined, read_tables
-    from paceline.bench.policy_figures import check_matplotlib, write_figures
+    from paceline.bench.drawing import check_matplotlib
+    from paceline.bench.policy_figures import write_figures
 
     console = Console(highlight=False)
     if args.out is not None:

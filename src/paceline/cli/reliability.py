@@ -49,7 +49,7 @@ def reliability(args: Reliability) -> None:
     refuse_adapting(args.model, "chances are those of one drafter")
     prompts = read_prompts(args.prompts, args.limit)
     settings = GenerationSettings(max_tokens=args.max_tokens, temperature=args.temperature)
-    from paceline.bench.policy_figures import check_matplotlib
+    from paceline.bench.drawing import check_matplotlib
 
     if args.out is not None:
         check_matplotlib()

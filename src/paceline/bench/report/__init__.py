@@ -1,0 +1,1 @@
+"""Results files -> tables, figures and a page."""

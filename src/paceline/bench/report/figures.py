@@ -1,0 +1,234 @@
+"""The papers' figures. Each is a function of a frame that draws, or says None where there is nothing to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from paceline.bench.acceptance_tables import AcceptanceTable
+from paceline.bench.drawing import COLOURS, DASHES, HATCHES, MARKERS, axes, marks, save
+from paceline.bench.method import PLAIN
+from paceline.bench.policy_figures import by_size
+from paceline.bench.report.cells import reached, stage_ms, tau
+from paceline.bench.report.frame import Frame
+from paceline.bench.report.regret import plan_regrets
+from paceline.bench.results import MethodFacts
+from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
+from paceline.metrics import STAGES, paired_speedup
+
+_COLUMNS = 4
+"""Panels in a row."""
+_LEAST_SHARE = 0.002
+"""Rounds that are rarer do not stretch an axis."""
+
+
+def by_budget(frame: Frame) -> Any | None:
+    """Speed-up and tau by the nodes of the tree (DDTree, figure 3): a colour a method, a dash a block size."""
+    lines = _budget_lines(frame)
+    if not lines:
+        return None
+    has_plain = PLAIN in frame.measured
+    figure, panels = axes(2 if has_plain else 1)
+    names = list(dict.fromkeys(name for name, _ in lines))
+    sizes = sorted({size for _, size in lines})
+    budgets = sorted({m.settings[TREE_BUDGET] for methods in lines.values() for m in methods})
+    for (name, size), methods in lines.items():
+        number = names.index(name)
+        style = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKERS[(number + sizes.index(size)) % len(MARKERS)],
+            "linestyle": DASHES[sizes.index(size) % len(DASHES)],
+        }
+        x = [m.settings[TREE_BUDGET] for m in methods]
+        panels[-1].plot(x, [tau(frame.done(m.name)) for m in methods], label=_line_name(name, size, sizes), **style)
+        if has_plain:
+            speed = np.array([paired_speedup(*frame.paired(m.name)) for m in methods])
+            spread = np.abs(speed[:, 1:].T - speed[:, 0])
+            panels[0].errorbar(x, speed[:, 0], yerr=spread, capsize=2, elinewidth=0.7, **style)
+    for panel in panels:
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(budgets, [str(budget) for budget in budgets])
+        panel.minorticks_off()
+        panel.set_xlabel("nodes of the draft tree (root excluded)")
+        panel.grid(alpha=0.3)
+    if has_plain:
+        panels[0].axhline(1.0, color="0.5", linewidth=0.8)
+        panels[0].set(ylabel="speed-up over plain decoding", title="median of answers, 95% interval")
+    panels[-1].set(ylabel="tau (tokens per round, bonus included)", title="rounds pooled")
+    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(lines), 4))
+    return _titled(figure, "By tree budget", frame)
+
+
+def _budget_lines(frame: Frame) -> dict[tuple[str, int], list[MethodFacts]]:
+    """Methods of one family and block size at two budgets or more, budgets ascending."""
+    lines: dict[tuple[str, int], list[MethodFacts]] = {}
+    for name, methods in frame.families().items():
+        for m in methods:
+            if TREE_BUDGET in m.settings and f"{TREE_BUDGET}=" in m.name:
+                lines.setdefault((name, int(m.settings.get(BLOCK_SIZE, 0))), []).append(m)
+    several = {key: sorted(methods, key=lambda m: m.settings[TREE_BUDGET]) for key, methods in lines.items()}
+    return {key: methods for key, methods in several.items() if len(methods) > 1}
+
+
+def _line_name(name: str, size: int, sizes: list[int]) -> str:
+    return f"{name}, block {size}" if len(sizes) > 1 else name
+
+
+def accepted_lengths(frame: Frame) -> Any | None:
+    """How many drafted tokens the rounds accept (DDTree, figure 4): a panel a method, at its fastest size."""
+    shares = {m.name: _histogram(frame, m) for m in frame.best().values() if reached(frame.done(m.name))}
+    if not shares:
+        return None
+    figure, panels = _grid(len(shares), sharex=True, sharey=True)
+    most = max(max(np.flatnonzero(share > _LEAST_SHARE)) for share in shares.values())
+    for panel, (name, share) in zip(panels, shares.items(), strict=True):
+        panel.bar(np.arange(len(share))[: most + 1], 100 * share[: most + 1], color="0.55", edgecolor="0.2")
+        length = tau(frame.done(name))
+        panel.set_title(f"{_broken(name)}\ntau {length:.2f}", fontsize=9)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    figure.supxlabel("drafted tokens accepted in a round (bonus excluded)")
+    figure.supylabel("share of rounds, %")
+    return _titled(figure, "Accepted lengths", frame)
+
+
+def _histogram(frame: Frame, method: MethodFacts) -> np.ndarray:
+    """Share of rounds that accept 0, 1, 2, ... drafted tokens."""
+    at_least = np.array([1.0, *reached(frame.done(method.name)), 0.0])
+    return at_least[:-1] - at_least[1:]
+
+
+def by_block_size(frame: Frame) -> Any | None:
+    """Tau of every prompt at every block size, its best one marked (BlockPilot), at the budget that is fastest."""
+    tables = [table for name, methods in frame.families().items() if (table := _sizes_table(frame, name, methods))]
+    if not tables:
+        return None
+    return _titled(by_size(tables, "tau"), "By block size", frame)
+
+
+def _sizes_table(frame: Frame, name: str, methods: list[MethodFacts]) -> AcceptanceTable | None:
+    swept = [m for m in methods if f"{BLOCK_SIZE}=" in m.name]
+    by_budget: dict[int, list[MethodFacts]] = {}
+    for m in swept:
+        by_budget.setdefault(int(m.settings.get(TREE_BUDGET, 0)), []).append(m)
+    several = {budget: own for budget, own in by_budget.items() if len(own) > 1}
+    if not several:
+        return None
+    own = max(several.values(), key=lambda group: max(frame.rate(m.name) for m in group))
+    own = sorted(own, key=lambda m: m.settings[BLOCK_SIZE])
+    columns = [{x.place: tau([x]) for x in frame.done(m.name)} for m in own]
+    places = [place for place in columns[0] if all(column.get(place) for column in columns)]
+    values = np.array([[column[place] for column in columns] for place in places], dtype=np.float64)
+    if not len(values):
+        return None
+    sizes = tuple(int(m.settings[BLOCK_SIZE]) for m in own)
+    budget = own[0].settings.get(TREE_BUDGET)
+    title = f"{name}, {budget} nodes" if f"{TREE_BUDGET}=" in own[0].name else name
+    return AcceptanceTable(title, sizes, values, None, {})
+
+
+def stage_times(frame: Frame) -> Any | None:
+    """Where a round's time goes: a bar a method, at its fastest size."""
+    spent = {m.name: stage_ms(frame.done(m.name)) for m in (*_plain(frame), *frame.best().values())}
+    spent = {name: stages for name, stages in spent.items() if stages}
+    if not spent:
+        return None
+    figure, (panel,) = axes(1, height=1.6 + 0.42 * len(spent), width=6.8)
+    names = list(spent)[::-1]
+    left = np.zeros(len(names))
+    shown = [stage for stage in STAGES if any(stage in stages for stages in spent.values())]
+    for number, stage in enumerate(shown):
+        ms = np.array([spent[name].get(stage, 0.0) for name in names])
+        grey = str(0.25 + 0.65 * number / max(len(shown) - 1, 1))
+        panel.barh(
+            [_broken(name) for name in names], ms, left=left, label=stage, color=grey, edgecolor="white",
+            hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
+        )  # fmt: skip
+        left += ms
+    for place, total in enumerate(left):
+        panel.annotate(
+            f"{total:.1f}", (total, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    panel.set_xlabel("ms a round")
+    panel.margins(x=0.1)
+    figure.legend(loc="outside lower center", ncols=len(shown), fontsize=8)
+    return _titled(figure, "Stage times", frame)
+
+
+def _plain(frame: Frame) -> list[MethodFacts]:
+    return [m for m in frame.methods if m.name == PLAIN]
+
+
+def by_position(frame: Frame) -> Any | None:
+    """Share of rounds whose accepted path reaches each position, at the fastest size of a method."""
+    found = {m.name: reached(frame.done(m.name)) for m in frame.best().values()}
+    found = {name: shares for name, shares in found.items() if shares}
+    if not found:
+        return None
+    figure, (panel,) = axes(1, height=4.4, width=6.2)
+    for number, (name, shares) in enumerate(found.items()):
+        kept = [100 * share for share in shares if share > _LEAST_SHARE]
+        panel.plot(range(1, len(kept) + 1), kept, label=name, markersize=5, **marks(number))
+    panel.set(xlabel="position after the last token", ylabel="rounds that accept this far, %")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.set_ylim(bottom=0)
+    panel.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return _titled(figure, "Acceptance by position", frame)
+
+
+def regret(frame: Frame) -> Any | None:
+    """What every plan and policy of a method loses to the oracle that knew each prompt's fastest fixed plan."""
+    found = {name: plan_regrets(frame, methods) for name, methods in frame.families().items()}
+    found = {name: rows for name, rows in found.items() if rows}
+    if not found:
+        return None
+    longest = max(map(len, found.values()))
+    figure, panels = axes(len(found), height=1.8 + 0.26 * longest, width=4.4)
+    for panel, (name, rows) in zip(panels, found.items(), strict=True):
+        labels = [row.label for row in rows][::-1]
+        values = np.array([[row.loss, row.low, row.high] for row in rows][::-1]) * 100
+        spread = np.clip(np.stack([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]), 0.0, None)
+        greys = ["0.75" if row.is_fixed else "0.35" for row in rows][::-1]
+        panel.barh(labels, values[:, 0], xerr=spread, capsize=2, color=greys, edgecolor="0.2", linewidth=0.5)
+        panel.set(title=name, xlabel="tokens/s lost to the oracle, %")
+        panel.set_xlim(left=0)
+        panel.tick_params(axis="y", labelsize=8)
+    return _titled(figure, "Regret of plans (light: fixed; dark: policies)", frame)
+
+
+FIGURES: Mapping[str, Callable[[Frame], Any | None]] = MappingProxyType(
+    {
+        "by_budget": by_budget,
+        "by_block_size": by_block_size,
+        "accepted_lengths": accepted_lengths,
+        "by_position": by_position,
+        "stage_times": stage_times,
+        "regret": regret,
+    }
+)
+
+
+def write_figures(frame: Frame, suffix: str, folder: Path) -> list[Path]:
+    """Every figure that there is something to draw for, as PNG and SVG; the paths of both."""
+    drawn = {name: draw(frame) for name, draw in FIGURES.items()}
+    return [
+        path for name, figure in drawn.items() if figure is not None for path in save(figure, name + suffix, folder)
+    ]
+
+
+def _grid(count: int, **shared: Any) -> tuple[Any, list[Any]]:
+    return axes(count, rows=-(-count // _COLUMNS), height=2.6, width=2.4, **shared)
+
+
+def _titled(figure: Any, title: str, frame: Frame) -> Any:
+    figure.suptitle(f"{title}, {frame.title}", fontsize=11)
+    return figure
+
+
+def _broken(name: str) -> str:
+    """Sizes on a line of their own."""
+    return name.replace(" ", "\n", 1)

@@ -1,0 +1,68 @@
+"""The measurements of one kind of request, as figures look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.bench.measurement import Measurement
+from paceline.bench.method import PLAIN
+from paceline.bench.report.cells import Tagged
+from paceline.bench.report.gathered import Gathered
+from paceline.bench.results import MethodFacts
+from paceline.metrics import tokens_per_s
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Methods that were run, in order, with their measurements by name; `title` says what was asked."""
+
+    title: str
+    methods: Sequence[MethodFacts]
+    measured: Mapping[str, Sequence[Tagged]]
+
+    def done(self, name: str) -> list[Measurement]:
+        return [x for _, x in self.measured[name]]
+
+    def rate(self, name: str) -> float:
+        """Tokens/s, answers pooled."""
+        done = self.done(name)
+        return tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done))
+
+    def families(self) -> dict[str, list[MethodFacts]]:
+        """Methods that differ in sizes or policy only, by what they have in common."""
+        found: dict[str, list[MethodFacts]] = {}
+        for method in self.methods:
+            found.setdefault(family(method.name), []).append(method)
+        return found
+
+    def best(self) -> dict[str, MethodFacts]:
+        """The fastest of each family, of those that draft."""
+        drafted = {name: methods for name, methods in self.families().items() if name != PLAIN}
+        return {name: max(methods, key=lambda m: self.rate(m.name)) for name, methods in drafted.items()}
+
+    def paired(self, name: str) -> tuple[list[float], list[float]]:
+        """Seconds per token of plain decoding and of a method, on the answers that both gave in the same run."""
+        plain = {(run, x.place): x.seconds_per_token for run, x in self.measured.get(PLAIN, ())}
+        pairs = [
+            (plain[run, x.place], x.seconds_per_token) for run, x in self.measured[name] if (run, x.place) in plain
+        ]
+        return [base for base, _ in pairs], [own for _, own in pairs]
+
+
+def family(name: str) -> str:
+    """A method's name without its sizes and its policy."""
+    words = [word for word in name.split(" ") if "=" not in word]
+    return " ".join([words[0].partition("+")[0], *words[1:]])
+
+
+def frames(gathered: Gathered, titles: Mapping[tuple[tuple[str, float], ...], str]) -> list[Frame]:
+    """One for each kind of request; `titles` are by what was asked."""
+    found = []
+    for asked, title in titles.items():
+        measured: dict[str, list[Tagged]] = {}
+        for run, x in gathered.measurements:
+            if tuple(sorted(x.asked.items())) == asked:
+                measured.setdefault(x.method, []).append((run, x))
+        found.append(Frame(title, [m for m in gathered.methods if m.name in measured], measured))
+    return found

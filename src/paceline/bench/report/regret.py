@@ -1,0 +1,54 @@
+"""What a plan loses to the oracle: tokens/s, prompt by prompt, against the fastest fixed plan of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.bench.report.frame import Frame
+from paceline.bench.results import MethodFacts
+
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Regret:
+    """One plan of a method: the share of the oracle's tokens/s that it lacks, with a 95% bootstrap interval over
+    answers. The oracle is chosen afterwards from the same times, so that noise is on its side."""
+
+    label: str
+    is_fixed: bool
+    loss: float
+    low: float
+    high: float
+
+
+def plan_regrets(frame: Frame, methods: Sequence[MethodFacts]) -> list[Regret]:
+    """Plans of one method from the least loss on; nothing where fewer than two fixed plans were run."""
+    rates = {m.name: {x.place: 1.0 / x.seconds_per_token for x in frame.done(m.name)} for m in methods}
+    fixed = [m.name for m in methods if m.settings.get("policy") == "fixed" or "=" in m.name]
+    if len(fixed) < 2:
+        return []
+    places = [place for place in rates[fixed[0]] if all(place in of_plan for of_plan in rates.values())]
+    if not places:
+        return []
+    table = np.array([[rates[m.name][place] for m in methods] for place in places])
+    oracle = table[:, [m.name in fixed for m in methods]].max(1)
+    draws = np.random.default_rng(0).integers(len(places), size=(_RESAMPLES, len(places)))
+    rows = []
+    for column, m in enumerate(methods):
+        losses = 1.0 - table[draws, column].mean(1) / oracle[draws].mean(1)
+        low, high = np.percentile(losses, [2.5, 97.5])
+        loss = 1.0 - table[:, column].mean() / oracle.mean()
+        rows.append(Regret(plan_label(m.name), m.name in fixed, float(loss), float(low), float(high)))
+    return sorted(rows, key=lambda row: row.loss)
+
+
+def plan_label(name: str) -> str:
+    """What tells a plan from the others of its method."""
+    words = name.split(" ")
+    policy = words[0].partition("+")[2]
+    sizes = [word.replace("tree_budget=", "nodes ").replace("block_size=", "block ") for word in words[1:]]
+    return ", ".join([*([policy] if policy else []), *sizes]) or "the drafter's own sizes"

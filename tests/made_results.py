@@ -1,0 +1,85 @@
+"""Results files of benches that never ran, with numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+from paceline.bench.measurement import Measurement
+from paceline.bench.method import Answer
+from paceline.bench.results import MethodFacts, Results, append, begin
+from paceline.metrics import STAGES
+from paceline.near_ties import Divergence
+from paceline.prompts import Prompt
+from paceline.types import Statistics
+
+FACTS = {
+    "target": "a/target",
+    "target_digest": "a",
+    "dtype": "float32",
+    "chat_template_sha256": "t",
+    "thinking_mode": "none in the template",
+    "accelerator": "none",
+    "threads": 2,
+    "processor": "a processor",
+    "cpu_capability": "AVX2",
+    "torch": "2",
+    "transformers": "5",
+    "batch": 1,
+    "max_tokens": 9,
+}
+SETS = ("gsm8k", "humaneval")
+
+
+def method(name, seconds, accepted=None, **settings):
+    """(facts, seconds of 8 tokens, drafted tokens that the rounds accept)."""
+    return MethodFacts(name, settings), seconds, accepted
+
+
+PLAIN, HF = method("plain", 8.0, 0), method("hf", 10.0)
+
+
+def sized(block, nodes, seconds, accepted):
+    name = f"ddtree block_size={block} tree_budget={nodes}"
+    return method(name, seconds, accepted, policy="fixed", block_size=block, tree_budget=nodes)
+
+
+def statistics(accepted):
+    """8 tokens: 1 + rounds + accepted."""
+    rounds = 7 - accepted
+    by_position = [min(accepted, rounds), max(accepted - rounds, 0)] if accepted else []
+    return Statistics(
+        prompt_tokens=3,
+        tokens=8,
+        rounds=rounds,
+        drafted=4 * rounds if accepted else 0,
+        accepted=accepted,
+        accepted_by_position=[count for count in by_position if count],
+        stage_ms={stage: 2.0 * rounds for stage in STAGES},
+        drafter_calls=rounds,
+    )
+
+
+def write_run(path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, judged=False, apart=()):
+    """A file with these methods on every second prompt of two sets; prompt i takes i + 1 times the seconds.
+
+    `apart` are (method, number of the prompt) whose text parts at a near-tie.
+    """
+    settings = {"prompts": [[SETS[i % 2], str(i), 1] for i in range(num_prompts)]}
+    head = Results(settings, dict(facts), [m for m, _, _ in methods])
+    begin(path, head, None)
+    for number in range(num_prompts):
+        prompt = Prompt(SETS[number % 2], str(number), "")
+        done = [
+            Measurement(
+                m.name,
+                prompt,
+                3,
+                Answer(tuple(range(8)), 1.0, None if accepted is None else statistics(accepted)),
+                (seconds * (number + 1),),
+                asked={"temperature": temperature, "max_tokens": 8.0},
+                divergence=Divergence(1, 0.0, 0.1) if (m.name, number) in apart else None,
+                is_right=number < 2 if judged else None,
+            )
+            for temperature in temperatures
+            for m, seconds, accepted in methods
+        ]
+        append(path, number, done)
+    return path
