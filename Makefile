@@ -2,7 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
-EXTRAS := dev,train,bench,ray
+EXTRAS := dev,train,bench,judge,ray
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.installed

@@ -57,10 +57,11 @@ def statistics(accepted):
     )
 
 
-def write_run(path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, judged=False, apart=()):
+def write_run(path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, judged=False, apart=(), wrong=()):
     """A file with these methods on every second prompt of two sets; prompt i takes i + 1 times the seconds.
 
-    `apart` are (method, number of the prompt) whose text parts at a near-tie.
+    `apart` are (method, number of the prompt) whose text parts at a near-tie; `judged` answers of the first two prompts
+    are right, but for methods that are `wrong`.
     """
     settings = {"prompts": [[SETS[i % 2], str(i), 1] for i in range(num_prompts)]}
     head = Results(settings, dict(facts), [m for m, _, _ in methods])
@@ -76,7 +77,7 @@ def write_run(path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, ju
                 (seconds * (number + 1),),
                 asked={"temperature": temperature, "max_tokens": 8.0},
                 divergence=Divergence(1, 0.0, 0.1) if (m.name, number) in apart else None,
-                is_right=number < 2 if judged else None,
+                is_right=number < 2 and m.name not in wrong if judged else None,
             )
             for temperature in temperatures
             for m, seconds, accepted in methods

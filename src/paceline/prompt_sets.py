@@ -198,8 +198,10 @@ def fetch(
             streaming=True,
             **({"data_files": list(chosen.files)} if chosen.files else {}),
         )
-        judged_by = chosen.reference or (lambda row: None)
-        found = [(chosen.turns(row), judged_by(row)) for row in islice(iter(rows), limit)]
+        found = [
+            (chosen.turns(row), None if chosen.reference is None else chosen.reference(row))
+            for row in islice(iter(rows), limit)
+        ]
     except (KeyError, TypeError) as error:
         raise InputError(f"the prompt set {name!r} has other rows than expected ({error!r}); {instead}.") from error
     except InputError:

@@ -5,8 +5,8 @@ import io
 import re
 
 import pytest
-from made_results import FACTS, HF, PLAIN, method, sized, write_run
 
+from made_results import FACTS, HF, PLAIN, method, sized, write_run
 from paceline.bench.report.cells import ALL, cells
 from paceline.bench.report.figures import FIGURES
 from paceline.bench.report.frame import family, frames
@@ -171,6 +171,15 @@ def test_a_plain_baseline_slower_than_hugging_face_is_said(tmp_path):
     path = write_run(tmp_path / "run.jsonl", [PLAIN, method("hf", 4.0)])
     write_report(gather([path]), tmp_path / "out")
     assert "speed-ups over plain flatter here" in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(("dtype", "said"), [("float32", True), ("bfloat16", False)])
+def test_drafted_answers_must_be_right_as_often_as_plain_ones_in_float32(tmp_path, dtype, said):
+    facts = {**FACTS, "dtype": dtype}
+    path = write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], facts=facts, judged=True, wrong=("dflash",))
+    write_report(gather([path]), tmp_path / "out")
+    text = (tmp_path / "out" / "index.html").read_text()
+    assert ("dflash is right 0 times of 4 and plain decoding 2 of 4" in text) is said
 
 
 def test_an_unfinished_run_is_reported_as_such(tmp_path):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import GenerationConfig
@@ -23,6 +24,15 @@ class Answer:
     tokens: tuple[int, ...]
     seconds: float
     statistics: Statistics | None
+
+
+class Described(Protocol):
+    """What a reader needs to know of a method."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
 
 
 class Method(ABC):

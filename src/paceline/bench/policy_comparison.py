@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.bench.measurement import Measurement
-from paceline.bench.method import Method
+from paceline.bench.method import Described
 from paceline.metrics import paired_speedup, tokens_per_s
 
 ORACLE = "oracle"
 
 
-def compare_policies(methods: Sequence[Method], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+def compare_policies(methods: Sequence[Described], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
     """For every method that ran under two or more fixed plans: each of its other policies over each of those.
 
     A row has `method`, `over` (a fixed plan), `is_best` (whether that one gave the most tokens/s over all prompts), and
@@ -38,9 +38,9 @@ def compare_policies(methods: Sequence[Method], measurements: Sequence[Measureme
     return rows
 
 
-def _groups(methods: Sequence[Method]) -> Mapping[str, list[Method]]:
+def _groups(methods: Sequence[Described]) -> Mapping[str, list[Described]]:
     """Methods with a policy, by the name before it."""
-    groups: dict[str, list[Method]] = {}
+    groups: dict[str, list[Described]] = {}
     for method in methods:
         if "policy" in method.settings:
             groups.setdefault(method.name.split("+")[0], []).append(method)

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.bench.measurement import Measurement
-from paceline.bench.method import HF, PLAIN
+from paceline.bench.method import HF, PLAIN, Described
 from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
-
-
-class Described(Protocol):
-    """What a reader needs to know of a method."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
 
 
 def summarise(methods: Sequence[Described], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:

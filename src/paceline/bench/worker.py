@@ -38,7 +38,7 @@ class Worker:
         return self.facts, [MethodFacts(m.name, m.settings) for m in self.bench.methods], self.bench(numbered)
 
 
-def make_worker(config: BenchConfig, report: Callable[[str], object] = print) -> Worker:
+def make_worker(config: BenchConfig, report: Callable[[str], None] = print) -> Worker:
     """Load the models, build the methods, check the prompts' lengths, warm up.
 
     Raises:

@@ -31,7 +31,7 @@ class Arguments:
 def run(args: Arguments) -> None:
     """Measure anew, keep and print."""
     console = Console(highlight=False)
-    check_writable(args.json)
+    check_writable(args.json, "--json")
     for flag, value in (("--policy", args.model.policy), ("--block-size", args.model.block_size)):
         if value is not None:
             raise InputError(f"{flag} came, but costs are measured for every policy and block size; leave it out.")

@@ -69,7 +69,7 @@ def run(args: Arguments) -> int:
     from paceline.target_loading import device_named
 
     console = Console(highlight=False)
-    check_writable(args.json)
+    check_writable(args.json, "--json")
     GenerationSettings(max_tokens=args.max_tokens)  # refuses what no request may ask for
     prompts = read_prompts(args.prompts, args.limit)
     set_threads(args.threads)

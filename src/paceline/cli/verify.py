@@ -52,7 +52,7 @@ def run(args: Arguments) -> None:
         LawBrokenError: a law does not hold.
     """
     console = Console(highlight=False)
-    check_writable(args.json)
+    check_writable(args.json, "--json")
     GenerationSettings(max_tokens=args.max_tokens)  # refuses what no request may ask for
     prompts = read_prompts(args.prompts, args.limit)
     if args.model.drafter == "none":

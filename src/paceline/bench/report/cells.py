@@ -81,7 +81,8 @@ def _cell(
 ) -> Cell:
     done = [x for _, x in tagged]
     pairs = [(base.seconds_per_token, x.seconds_per_token) for run, x in tagged if (base := plain.get((run, x.place)))]
-    ratio, low, high = paired_speedup(*zip(*pairs, strict=True)) if pairs else (None, None, None)
+    bases, owns = [base for base, _ in pairs], [own for _, own in pairs]
+    ratio, low, high = paired_speedup(bases, owns) if pairs else (None, None, None)
     apart = [x.divergence for x in done if x.divergence is not None]
     judged = [x.is_right for x in done if x.is_right is not None]
     tokens = sum(len(x.answer.tokens) for x in done)

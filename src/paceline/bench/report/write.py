@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.method import PLAIN
 from paceline.bench.report.cells import ALL, Cell, as_row, cells
 from paceline.bench.report.figures import write_figures
 from paceline.bench.report.frame import frames
@@ -28,7 +29,7 @@ def write_report(gathered: Gathered, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     found = cells(gathered)
     named = titles(found)
-    warnings = [*gathered.warnings, *_slower(found)]
+    warnings = [*gathered.warnings, *_slower(found), *_otherwise_right(gathered, found)]
     paths = [_kept(folder / "results.csv", comma_separated(found))]
     parts = []
     for number, frame in enumerate(frames(gathered, named), start=1):
@@ -67,3 +68,19 @@ def _slower(found: list[Cell]) -> list[str]:
     rows = [{"method": cell.method, "tokens_per_s": cell.tokens_per_s} for cell in found if cell.set_name == ALL]
     warning = slower_than_hugging_face(rows)
     return [warning] if warning else []
+
+
+def _otherwise_right(gathered: Gathered, found: list[Cell]) -> list[str]:
+    """In float32 drafted answers are plain decoding's, and as often right."""
+    if gathered.provenance[0].get("dtype") != "float32":
+        return []
+    of_all = [cell for cell in found if cell.set_name == ALL and cell.judged and cell.same_text is not None]
+    plain = {tuple(cell.asked.items()): cell for cell in of_all if cell.method == PLAIN}
+    return [
+        f"{cell.method} is right {cell.right} times of {cell.judged} and plain decoding {base.right} of {base.judged}, "
+        "but in float32 they must agree: please report it."
+        for cell in of_all
+        if (base := plain.get(tuple(cell.asked.items()))) is not None
+        and cell.judged == base.judged
+        and cell.right != base.right
+    ]
