@@ -130,9 +130,9 @@ def test_a_sweep_of_both_sizes_draws_every_figure(run):
     figures = drawn(run)
     assert set(figures) == set(FIGURES)
     speed, length = figures["by_budget"].axes
-    assert [line.get_label() for line in length.lines] == ["ddtree, block 4", "ddtree, block 8"]
+    assert [line.get_label() for line in length.lines] == ["block size 4", "block size 8"]
     assert [list(line.get_ydata()) for line in length.lines] == [[1.4, 1.75], [1.75, 3.5]]
-    assert speed.get_ylabel() == "speed-up over plain decoding"
+    assert speed.get_ylabel() == "speed-up over plain decoding" and speed.get_title() == "ddtree"
     (panel,) = figures["by_block_size"].axes
     assert panel.get_title() == "ddtree, 8 nodes, 4 prompts"
     heights = [patch.get_height() for patch in figures["accepted_lengths"].axes[1].patches]
@@ -149,8 +149,8 @@ def test_regret_is_what_a_plan_lacks_to_the_fastest_of_each_prompt(run):
     gathered = gather([run])
     (frame,) = frames(gathered, titles(cells(gathered)))
     rows = plan_regrets(frame, frame.families()["ddtree"])
-    assert rows[0].label == "block 8, nodes 8" and rows[0].loss == 0.0
-    assert rows[-1].label == "block 4, nodes 4" and rows[-1].loss == pytest.approx(0.6)  # 2 seconds against 5
+    assert rows[0].label == "8 nodes, block 8" and rows[0].loss == 0.0
+    assert rows[-1].label == "4 nodes, block 4" and rows[-1].loss == pytest.approx(0.6)  # 2 seconds against 5
     assert plan_regrets(frame, frame.families()["dflash"]) == []
 
 

@@ -47,5 +47,5 @@ def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
         panel.set(title=f"{table.name}, {len(table)} prompts", xlabel="block size (anchor included)")
         panel.set_ylabel(UNITS[judge])
         panel.set_xticks(sizes)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.acceptance_tables import AcceptanceTable
-from paceline.bench.drawing import COLOURS, DASHES, HATCHES, MARKERS, axes, marks, save
+from paceline.bench.drawing import HATCHES, axes, marks, save
 from paceline.bench.method import PLAIN
 from paceline.bench.policy_figures import by_size
 from paceline.bench.report.cells import reached, stage_ms, tau
-from paceline.bench.report.frame import Frame
-from paceline.bench.report.regret import plan_regrets
+from paceline.bench.report.frame import Frame, family
+from paceline.bench.report.regret import plan_label, plan_regrets
 from paceline.bench.results import MethodFacts
 from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.metrics import STAGES, paired_speedup
@@ -27,40 +27,39 @@ _LEAST_SHARE = 0.002
 
 
 def by_budget(frame: Frame) -> Any | None:
-    """Speed-up and tau by the nodes of the tree (DDTree, figure 3): a colour a method, a dash a block size."""
+    """Speed-up and tau by the nodes of the tree (DDTree, figure 3): a column a method, a line a block size."""
     lines = _budget_lines(frame)
     if not lines:
         return None
-    has_plain = PLAIN in frame.measured
-    figure, panels = axes(2 if has_plain else 1)
+    rows = ["speed-up over plain decoding", "tau (tokens per round)"][PLAIN not in frame.measured :]
     names = list(dict.fromkeys(name for name, _ in lines))
     sizes = sorted({size for _, size in lines})
     budgets = sorted({m.settings[TREE_BUDGET] for methods in lines.values() for m in methods})
+    figure, panels = axes(len(rows) * len(names), rows=len(rows), height=2.7, sharex=True, sharey="row")
+    at = {(row, name): panels[i * len(names) + j] for i, row in enumerate(rows) for j, name in enumerate(names)}
     for (name, size), methods in lines.items():
-        number = names.index(name)
-        style = {
-            "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKERS[(number + sizes.index(size)) % len(MARKERS)],
-            "linestyle": DASHES[sizes.index(size) % len(DASHES)],
-        }
-        x = [m.settings[TREE_BUDGET] for m in methods]
-        panels[-1].plot(x, [tau(frame.done(m.name)) for m in methods], label=_line_name(name, size, sizes), **style)
-        if has_plain:
+        number = sizes.index(size)
+        style = {"label": f"block size {size}", **marks(number), "markersize": 5}
+        x = [m.settings[TREE_BUDGET] * 2.0 ** (0.06 * (number - (len(sizes) - 1) / 2)) for m in methods]
+        at[rows[-1], name].plot(x, [tau(frame.done(m.name)) for m in methods], **style)
+        if len(rows) > 1:
             speed = np.array([paired_speedup(*frame.paired(m.name)) for m in methods])
-            spread = np.abs(speed[:, 1:].T - speed[:, 0])
-            panels[0].errorbar(x, speed[:, 0], yerr=spread, capsize=2, elinewidth=0.7, **style)
-    for panel in panels:
+            spread = np.abs(speed[:, 1:].T - speed[:, :1].T)
+            at[rows[0], name].errorbar(x, speed[:, 0], yerr=spread, capsize=2, elinewidth=0.7, **style)
+            at[rows[0], name].axhline(1.0, color="0.5", linewidth=0.8)
+    for (row, name), panel in at.items():
         panel.set_xscale("log", base=2)
         panel.set_xticks(budgets, [str(budget) for budget in budgets])
         panel.minorticks_off()
-        panel.set_xlabel("nodes of the draft tree (root excluded)")
         panel.grid(alpha=0.3)
-    if has_plain:
-        panels[0].axhline(1.0, color="0.5", linewidth=0.8)
-        panels[0].set(ylabel="speed-up over plain decoding", title="median of answers, 95% interval")
-    panels[-1].set(ylabel="tau (tokens per round, bonus included)", title="rounds pooled")
-    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(lines), 4))
-    return _titled(figure, "By tree budget", frame)
+        if row == rows[0]:
+            panel.set_title(name, fontsize=10)
+        if name == names[0]:
+            panel.set_ylabel(row)
+        if row == rows[-1]:
+            panel.set_xlabel("nodes of the draft tree")
+    _legend(figure, panels, len(sizes))
+    return _titled(figure, "By tree budget (speed-up: median of answers, 95% interval; tau: rounds pooled)", frame)
 
 
 def _budget_lines(frame: Frame) -> dict[tuple[str, int], list[MethodFacts]]:
@@ -74,10 +73,6 @@ def _budget_lines(frame: Frame) -> dict[tuple[str, int], list[MethodFacts]]:
     return {key: methods for key, methods in several.items() if len(methods) > 1}
 
 
-def _line_name(name: str, size: int, sizes: list[int]) -> str:
-    return f"{name}, block {size}" if len(sizes) > 1 else name
-
-
 def accepted_lengths(frame: Frame) -> Any | None:
     """How many drafted tokens the rounds accept (DDTree, figure 4): a panel a method, at its fastest size."""
     shares = {m.name: _histogram(frame, m) for m in frame.best().values() if reached(frame.done(m.name))}
@@ -88,8 +83,9 @@ def accepted_lengths(frame: Frame) -> Any | None:
     for panel, (name, share) in zip(panels, shares.items(), strict=True):
         panel.bar(np.arange(len(share))[: most + 1], 100 * share[: most + 1], color="0.55", edgecolor="0.2")
         length = tau(frame.done(name))
-        panel.set_title(f"{_broken(name)}\ntau {length:.2f}", fontsize=9)
+        panel.set_title(f"{shown(name)}\ntau {length:.2f}", fontsize=9)
         panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.tick_params(labelbottom=True)
     figure.supxlabel("drafted tokens accepted in a round (bonus excluded)")
     figure.supylabel("share of rounds, %")
     return _titled(figure, "Accepted lengths", frame)
@@ -139,12 +135,12 @@ def stage_times(frame: Frame) -> Any | None:
     figure, (panel,) = axes(1, height=1.6 + 0.42 * len(spent), width=6.8)
     names = list(spent)[::-1]
     left = np.zeros(len(names))
-    shown = [stage for stage in STAGES if any(stage in stages for stages in spent.values())]
-    for number, stage in enumerate(shown):
+    stages_there = [stage for stage in STAGES if any(stage in stages for stages in spent.values())]
+    for number, stage in enumerate(stages_there):
         ms = np.array([spent[name].get(stage, 0.0) for name in names])
-        grey = str(0.25 + 0.65 * number / max(len(shown) - 1, 1))
+        grey = str(0.25 + 0.65 * number / max(len(stages_there) - 1, 1))
         panel.barh(
-            [_broken(name) for name in names], ms, left=left, label=stage, color=grey, edgecolor="white",
+            [shown(name) for name in names], ms, left=left, label=stage, color=grey, edgecolor="white",
             hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
         )  # fmt: skip
         left += ms
@@ -154,7 +150,7 @@ def stage_times(frame: Frame) -> Any | None:
         )
     panel.set_xlabel("ms a round")
     panel.margins(x=0.1)
-    figure.legend(loc="outside lower center", ncols=len(shown), fontsize=8)
+    figure.legend(loc="outside lower center", ncols=len(stages_there), fontsize=8)
     return _titled(figure, "Stage times", frame)
 
 
@@ -171,7 +167,7 @@ def by_position(frame: Frame) -> Any | None:
     figure, (panel,) = axes(1, height=4.4, width=6.2)
     for number, (name, shares) in enumerate(found.items()):
         kept = [100 * share for share in shares if share > _LEAST_SHARE]
-        panel.plot(range(1, len(kept) + 1), kept, label=name, markersize=5, **marks(number))
+        panel.plot(range(1, len(kept) + 1), kept, label=shown(name, ", "), markersize=5, **marks(number))
     panel.set(xlabel="position after the last token", ylabel="rounds that accept this far, %")
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_ylim(bottom=0)
@@ -229,6 +225,15 @@ def _titled(figure: Any, title: str, frame: Frame) -> Any:
     return figure
 
 
-def _broken(name: str) -> str:
-    """Sizes on a line of their own."""
-    return name.replace(" ", "\n", 1)
+def shown(name: str, between: str = "\n") -> str:
+    """A method's name with its plan, if any, after it."""
+    own = family(name)
+    return own if own == name else f"{own}{between}{plan_label(name)}"
+
+
+def _legend(figure: Any, panels: list[Any], columns: int) -> None:
+    """One entry for each line's name, whichever panels have it."""
+    handles = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=9)

@@ -48,7 +48,9 @@ def plan_regrets(frame: Frame, methods: Sequence[MethodFacts]) -> list[Regret]:
 
 def plan_label(name: str) -> str:
     """What tells a plan from the others of its method."""
-    words = name.split(" ")
+    words = [word for word in name.split(" ") if not word.startswith("[")]
     policy = words[0].partition("+")[2]
-    sizes = [word.replace("tree_budget=", "nodes ").replace("block_size=", "block ") for word in words[1:]]
-    return ", ".join([*([policy] if policy else []), *sizes]) or "the drafter's own sizes"
+    numbers = dict(word.split("=") for word in words[1:])
+    nodes = [f"{numbers['tree_budget']} nodes"] if "tree_budget" in numbers else []
+    block = [f"block {numbers['block_size']}"] if "block_size" in numbers else []
+    return ", ".join([*([policy] if policy else []), *nodes, *block]) or "the drafter's own sizes"
