@@ -71,35 +71,27 @@ def load(
     """Load a target and a drafter.
 
     `target` is a Hugging Face name or folder (None: the embedded SmolLM2-135M-Instruct). `drafter` is a checkpoint
-    folder or hub name, a smaller language model with the same tokenizer, "prompt_lookup", or "none"; "dflash" and
-    "specblock" are those that come with the embedded target. None means the first of them for the embedded target and
-    prompt lookup for any other. `lookup` merges what followed the same words before into the trees that a network grows
-    by best_first. `siblings` and `starts` shape the trees of a SpecBlock drafter: tokens that a slot tries for each
-    rank bucket, and nodes from which its later blocks start. `exact` refuses a target whose logits depend, in their
-    last bits, on what else is in the pass. `policy` decides how much to draft: "fixed:SIZE[:NODES]",
-    "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or "joint[:FOLDER]"; the last two kinds measure this machine once
-    (None: `block_size`, or the drafter's own). `adapt` lets the drafter learn from what it serves (the model's
-    `adapter` tells what it did, and saves it). `dtype` defaults to float32 on a CPU and to the checkpoint's elsewhere.
-    The caches of the last `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16
-    such a prompt's text may part from a fresh start's where two tokens nearly tie).
+    folder or hub name, a smaller language model with the same tokenizer, "prompt_lookup", or "none"; "dflash",
+    "specblock", "eagle3" and "heads" are those that come with the embedded target. None means the first of them for
+    the embedded target and prompt lookup for any other. `lookup` merges what followed the same words before into the
+    trees that a network grows by best_first. `siblings` and `starts` shape the trees of a SpecBlock drafter: tokens
+    that a slot tries for each rank bucket, and nodes from which its later blocks start. `exact` refuses a target
+    whose logits depend, in their last bits, on what else is in the pass. `policy` decides how much to draft:
+    "fixed:SIZE[:NODES]", "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or "joint[:FOLDER]"; the last two kinds
+    measure this machine once (None: `block_size`, or the drafter's own). `adapt` lets the drafter learn from what it
+    serves (the model's `adapter` tells what it did, and saves it). `dtype` defaults to float32 on a CPU and to the
+    checkpoint's elsewhere. The caches of the last `num_prefixes` answers are kept for prompts that begin like them
+    (in bfloat16 and float16 such a prompt's text may part from a fresh start's where two tokens nearly tie).
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
         DownloadError: the embedded target could not be fetched.
     """
     set_threads(threads)
-    if policy is not None:
-        check_spelling(policy)
+    if num_prefixes < 0:
+        raise InputError(f"num_prefixes is {num_prefixes}, but must be 0 (keep none) or more.")
+    _refuse_contradictions(drafter, tree, tree_budget, block_size, policy)
     target = None if target is None else str(target)
-    if drafter == NO_DRAFTER and (block_size is not None or tree_budget is not None):
-        raise InputError(
-            "block_size and tree_budget say how much to draft, but drafter 'none' does not; leave them out."
-        )
-    if drafter == NO_DRAFTER and tree != "best_first":
-        raise InputError(f"tree {tree!r} says how a draft grows, but drafter 'none' does not draft; leave it out.")
-    if policy is not None and (drafter == NO_DRAFTER or block_size is not None):
-        other = "drafter 'none'" if drafter == NO_DRAFTER else f"block_size {block_size}"
-        raise InputError(f"policy {policy!r} and {other} came, but go together badly; leave one of them out.")
     drafter = default_drafter(target) if drafter is None else drafter
     if adapt is not False and drafter in (NO_DRAFTER, PROMPT_LOOKUP):
         raise InputError(f"adapt lets a draft network learn, but drafter {drafter!r} has none; leave it out.")
@@ -114,8 +106,6 @@ def load(
         _warn_of_another_template(drafter, tokenizer)
     if part is not None and not isinstance(part, PromptLookupDrafter) and lookup and tree == "best_first":
         part = MixtureDrafter(part, PromptLookupDrafter())
-    if num_prefixes < 0:
-        raise InputError(f"num_prefixes is {num_prefixes}, but must be 0 (keep none) or more.")
     parts = make_parts(loaded, part, block_size, tree_budget)
     if policy is not None and part is not None:
         pair = functools.partial(pair_digests, target, drafter)
@@ -123,6 +113,23 @@ def load(
     if adapt is not False:
         parts = replace(parts, observer=make_adapter(parts, drafter, AdaptationSettings() if adapt is True else adapt))
     return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
+
+
+def _refuse_contradictions(
+    drafter: str | None, tree: str, tree_budget: int | None, block_size: int | None, policy: str | None
+) -> None:
+    """Refuse, before anything is loaded, what says how to draft where nothing is drafted, or in two ways."""
+    if policy is not None:
+        check_spelling(policy)
+    if drafter == NO_DRAFTER and (block_size is not None or tree_budget is not None):
+        raise InputError(
+            "block_size and tree_budget say how much to draft, but drafter 'none' does not; leave them out."
+        )
+    if drafter == NO_DRAFTER and tree != "best_first":
+        raise InputError(f"tree {tree!r} says how a draft grows, but drafter 'none' does not draft; leave it out.")
+    if policy is not None and (drafter == NO_DRAFTER or block_size is not None):
+        other = "drafter 'none'" if drafter == NO_DRAFTER else f"block_size {block_size}"
+        raise InputError(f"policy {policy!r} and {other} came, but go together badly; leave one of them out.")
 
 
 def make_adapter(parts: Parts, drafter: str, settings: AdaptationSettings) -> Adapter:

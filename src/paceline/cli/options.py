@@ -31,8 +31,8 @@ class ModelOptions:
     """Hugging Face name or folder of the target; the embedded SmolLM2-135M-Instruct where not given."""
     drafter: Name = None
     """Folder or hub name of a drafter (a draft network, or a smaller language model with the target's tokenizer),
-    `prompt_lookup`, or `none`; `dflash` and `specblock` are those that come with the embedded target; where not given,
-    `dflash` for the embedded target and prompt lookup for any other."""
+    `prompt_lookup`, or `none`; `dflash`, `specblock`, `eagle3` and `heads` are those that come with the embedded
+    target; where not given, `dflash` for the embedded target and prompt lookup for any other."""
     tree: Literal["chain", "top_k", "best_first"] = "best_first"
     """How the draft tree grows."""
     lookup: bool = True
