@@ -28,17 +28,18 @@ FACTS = {
 SETS = ("gsm8k", "humaneval")
 
 
-def method(name, seconds, accepted=None, **settings):
+def method(name, seconds, accepted=None, family="", policy="", sizes=None, **settings):
     """(facts, seconds of 8 tokens, drafted tokens that the rounds accept)."""
-    return MethodFacts(name, settings), seconds, accepted
+    return MethodFacts(name, settings, family or name, policy, sizes or {}), seconds, accepted
 
 
 PLAIN, HF = method("plain", 8.0, 0), method("hf", 10.0)
 
 
 def sized(block, nodes, seconds, accepted):
-    name = f"ddtree block_size={block} tree_budget={nodes}"
-    return method(name, seconds, accepted, policy="fixed", block_size=block, tree_budget=nodes)
+    name, sizes = f"ddtree block_size={block} tree_budget={nodes}", {"block_size": block, "tree_budget": nodes}
+    facts = MethodFacts(name, {"policy": "fixed", **sizes}, "ddtree", "", sizes)
+    return facts, seconds, accepted
 
 
 def statistics(accepted):
@@ -57,16 +58,19 @@ def statistics(accepted):
     )
 
 
-def write_run(path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, judged=False, apart=(), wrong=()):
-    """A file with these methods on every second prompt of two sets; prompt i takes i + 1 times the seconds.
+def write_run(
+    path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, judged=False, apart=(), wrong=(), prompts=None
+):
+    """A file with these methods on prompts of two sets in turn; prompt i takes i + 1 times the seconds.
 
     `apart` are (method, number of the prompt) whose text parts at a near-tie; `judged` answers of the first two prompts
     are right, but for methods that are `wrong`.
     """
-    settings = {"prompts": [[SETS[i % 2], str(i), 1] for i in range(num_prompts)]}
+    numbers = range(num_prompts) if prompts is None else prompts
+    settings = {"prompts": [[SETS[i % 2], str(i), 1] for i in numbers]}
     head = Results(settings, dict(facts), [m for m, _, _ in methods])
-    begin(path, head, None)
-    for number in range(num_prompts):
+    begin(path, head)
+    for number in numbers:
         prompt = Prompt(SETS[number % 2], str(number), "")
         done = [
             Measurement(
@@ -78,6 +82,7 @@ def write_run(path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, ju
                 asked={"temperature": temperature, "max_tokens": 8.0},
                 divergence=Divergence(1, 0.0, 0.1) if (m.name, number) in apart else None,
                 is_right=number < 2 and m.name not in wrong if judged else None,
+                limit=8,
             )
             for temperature in temperatures
             for m, seconds, accepted in methods

@@ -179,6 +179,37 @@ def test_without_a_chat_template_the_first_turn_is_all():
     assert len(bench((0, Prompt("talk", "1", "4 5", ("6",))))) == 1
 
 
+def test_a_turn_that_leaves_no_room_is_said_not_to_be_asked():
+    target = tiny_target("llama")
+    long = " ".join(["7"] * target.info.max_context)
+    bench = Bench(NumberWords(target), [Echo("plain")], [(SETTINGS, ASKED)])
+    with pytest.warns(UserWarning, match="turn 2 of prompt '1' of talk is not asked"):
+        done = bench((0, Prompt("talk", "1", "4", (long, "5"))))
+    assert [x.turn for x in done] == [1]
+
+
+def test_an_answer_is_cut_where_the_request_or_the_context_ends_it():
+    target = tiny_target("llama")
+    bench = Bench(NumberWords(target), [Echo("plain")], [(replace(SETTINGS, max_tokens=2), ASKED)])
+    short, full = bench((0, Prompt("a", "1", "4")))[0], " ".join(["7"] * (target.info.max_context - 1))
+    assert short.limit == 2 and short.hit_limit
+    assert bench((0, Prompt("a", "2", full)))[0].limit == 1
+    assert not replace(short, limit=3).hit_limit
+
+
+def test_every_kind_of_request_is_warmed_up():
+    sampled = replace(SETTINGS, temperature=1.0, max_tokens=64, min_tokens=32)
+    asked = []
+
+    class Fake(Echo):
+        def answer(self, prompt, settings):
+            asked.append((settings.temperature, settings.max_tokens, settings.min_tokens))
+            return super().answer(prompt, settings)
+
+    Bench(NumberWords(tiny_target("llama")), [Fake("a")], [(SETTINGS, ASKED), (sampled, ASKED)]).warm_up(PROMPTS[0])
+    assert asked == [(0.0, 8, 0), (1.0, 16, 0)]
+
+
 def test_a_text_that_parts_is_found_while_it_is_measured_unless_it_is_another_sample():
     sampled = replace(SETTINGS, temperature=1.0)
     methods = [Echo("plain"), Echo("wrong", then=1), Echo("drawn", {"rule": "reject"}, then=1)]

@@ -98,7 +98,8 @@ def test_launched_processes_share_the_prompts_and_join_what_they_found(folder, t
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(set(places(out))) == len(places(out)) == NUM_PROMPTS * 2 * len(METHODS)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"out.jsonl", ".out.jsonl.lock", ".out.jsonl.part0.lock",
+                                                         ".out.jsonl.part1.lock"}  # fmt: skip
     assert done.stdout.count("same text") == 1  # one process tells
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0 and out.read_text().count("\n") == 1 + NUM_PROMPTS
@@ -120,3 +121,11 @@ def test_launched_processes_need_a_file_to_meet_in(folder, monkeypatch, capsys):
     del command[command.index("--results") : command.index("--results") + 2]
     assert main(command) == 2
     assert "meet in a file only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "message"), [(["--ray", "local"], "a launcher started this"),
+                                               (["--device", "cuda:0"], "gives every process its own")])  # fmt: skip
+def test_launched_processes_have_devices_of_their_own(folder, tmp_path, more, message, monkeypatch, capsys):
+    monkeypatch.setattr("torch.distributed.is_torchelastic_launched", lambda: True)
+    assert main(arguments(folder, tmp_path / "out.jsonl", *more)) == 2
+    assert message in capsys.readouterr().err

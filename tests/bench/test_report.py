@@ -9,7 +9,7 @@ import pytest
 from made_results import FACTS, HF, PLAIN, method, sized, write_run
 from paceline.bench.report.cells import ALL, cells
 from paceline.bench.report.figures import FIGURES
-from paceline.bench.report.frame import family, frames
+from paceline.bench.report.frame import frames
 from paceline.bench.report.gathered import gather
 from paceline.bench.report.readme import section, with_results
 from paceline.bench.report.regret import plan_regrets
@@ -18,7 +18,7 @@ from paceline.bench.report.write import write_report
 from paceline.cli import main
 from paceline.errors import CheckpointError, InputError
 
-DFLASH = method("dflash", 4.0, 3, policy="fixed", block_size=8, tree_budget=7)
+DFLASH = method("dflash", 4.0, 3, block_size=8, tree_budget=7)
 SWEPT = [sized(4, 4, 5.0, 2), sized(4, 8, 4.0, 3), sized(8, 4, 4.0, 3), sized(8, 8, 2.0, 5)]
 
 
@@ -58,8 +58,8 @@ def test_a_method_of_two_runs_is_told_apart_by_their_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("dtype", "bfloat16"), ("target_digest", "b"), ("chat_template_sha256", "u"),
-                        ("thinking_mode", "thinking")]
+    ("name", "value"), [("dtype", "bfloat16"), ("grammar", "regex: a+"), ("target_digest", "b"),
+                        ("chat_template_sha256", "u"), ("thinking_mode", "thinking")]
 )  # fmt: skip
 def test_runs_that_do_not_compare_are_refused_with_the_reason(tmp_path, name, value, capsys):
     paths = [
@@ -68,7 +68,7 @@ def test_runs_that_do_not_compare_are_refused_with_the_reason(tmp_path, name, va
     ]
     assert main(["report", *map(str, paths), "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
-    assert f"differ in {name} ({FACTS[name]} and {value})" in err and err.count("\n") == 1
+    assert f"differ in {name} ({FACTS.get(name)} and {value})" in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -111,13 +111,38 @@ def test_every_temperature_has_tables_of_its_own(tmp_path):
     path = write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], temperatures=(0.0, 1.0))
     found = cells(gather([path]))
     assert list(titles(found).values()) == ["T = 0", "T = 1"]
-    written = {p.name for p in write_report(gather([path]), tmp_path / "out")}
+    written = {p.name for p in write_report(gather([path]), tmp_path / "out")[0]}
     assert {"by_set_1.md", "by_set_2.tex", "overall_1.tex", "accepted_lengths_2.png", "index.html"} <= written
 
 
-def test_families_are_methods_without_their_sizes_and_policies():
-    assert family("ddtree block_size=4 tree_budget=8") == family("ddtree+fixed:8:4") == family("ddtree") == "ddtree"
-    assert family("ddtree block_size=4 [run]") == "ddtree [run]"
+def test_a_plan_is_what_tells_methods_of_a_family_apart():
+    assert sized(4, 8, 1.0, 1)[0].plan == "8 nodes, block 4"
+    assert method("mixture+joint:runs/lr=3", 1.0, policy="joint:runs/lr=3")[0].plan == "joint:runs/lr=3"
+    assert DFLASH[0].plan == ""
+
+
+def test_files_per_prompt_set_make_one_row(tmp_path):
+    paths = [write_run(tmp_path / f"{i}.jsonl", [PLAIN, DFLASH], prompts=prompts) for i, prompts in
+             enumerate(([0, 2], [1, 3]))]  # fmt: skip
+    gathered = gather(paths)
+    assert [m.name for m in gathered.methods] == ["plain", "dflash"]
+    assert {cell.answers for cell in cells(gathered) if cell.set_name == ALL} == {4}
+    assert gathered.warnings == ()
+
+
+def test_methods_on_different_prompts_are_said_to_be(tmp_path):
+    paths = [
+        write_run(tmp_path / "a.jsonl", [PLAIN, DFLASH], prompts=[0, 1]),
+        write_run(tmp_path / "b.jsonl", [PLAIN, method("ddtree", 3.0, 3)], prompts=[2, 3]),
+    ]
+    assert any("not every method" in warning.lower() for warning in gather(paths).warnings)
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    paths = [write_run(tmp_path / name / "run.jsonl", [PLAIN, DFLASH]) for name in "ab"]
+    assert [m.name for m in gather(paths).methods] == ["plain", *(f"dflash [{path}]" for path in paths)]
 
 
 def drawn(path):
@@ -162,14 +187,17 @@ def test_the_report_is_one_command_and_its_page_needs_nothing_else(run, tmp_path
     page = (out / "index.html").read_text()
     assert page.count("<svg") == len(FIGURES) and "a processor" in page and "dflash" in page
     assert not re.search(r"(src|href)=[\"']?(https?:|//|[a-z_]+\.(png|svg|css|js))", page.replace('href="#', ""))
-    before = {path.name: path.stat().st_size for path in out.iterdir()}
+    (out / "regret_3.svg").write_text("of an earlier report")
+    (out / "mine.txt").write_text("mine")
     assert main(["report", str(run), "--out", str(out)]) == 0
-    assert set(before) == {path.name for path in out.iterdir()}
+    assert {path.name for path in out.iterdir()} == {(tmp_path / line).name for line in said} | {"mine.txt"}
 
 
-def test_a_plain_baseline_slower_than_hugging_face_is_said(tmp_path):
+def test_a_plain_baseline_slower_than_hugging_face_is_said_of_its_own_run(tmp_path, capsys):
+    fast = write_run(tmp_path / "fast.jsonl", [method("plain", 1.0, 0), DFLASH], temperatures=(1.0,))
     path = write_run(tmp_path / "run.jsonl", [PLAIN, method("hf", 4.0)])
-    write_report(gather([path]), tmp_path / "out")
+    assert main(["report", str(fast), str(path), "--out", str(tmp_path / "out")]) == 0
+    assert "flatter here" in capsys.readouterr().out
     assert "speed-ups over plain flatter here" in (tmp_path / "out" / "index.html").read_text()
 
 

@@ -17,14 +17,14 @@ PROMPTS = tuple(Prompt("made", str(i), "words") for i in range(5))
 CONFIG = BenchConfig(("plain", "ddtree"), PROMPTS, GenerationSettings(max_tokens=4))
 FACTS = {"target_digest": "a", "dtype": "float32", "chat_template_sha256": "t", "thinking_mode": "none",
          "accelerator": "none", "threads": 2, "processor": "p", "torch": "2", "transformers": "5"}  # fmt: skip
-METHODS = [MethodFacts("plain", {}), MethodFacts("ddtree", {"policy": "fixed"})]
+METHODS = [MethodFacts("plain", {}, "plain"), MethodFacts("ddtree", {"drafter_digest": "d"}, "ddtree")]
 
 
 class StoppedError(Exception):
     pass
 
 
-def measuring(asked, stop_at=None, facts=FACTS):
+def measuring(asked, stop_at=None, facts=FACTS, methods=METHODS):
     def map_prompts(numbered):
         for number, prompt in numbered:
             if number == stop_at:
@@ -34,7 +34,7 @@ def measuring(asked, stop_at=None, facts=FACTS):
                 Measurement(m.name, prompt, 3, Answer((number, 1), 2.0, None), (2.0,), asked={"temperature": 0.0})
                 for m in METHODS
             ]
-            yield (number, prompt), (facts, METHODS, done)
+            yield (number, prompt), (facts, methods, done)
 
     return map_prompts
 
@@ -92,6 +92,44 @@ def test_a_file_begun_elsewhere_is_not_gone_on_with(tmp_path, name):
     assert path.read_bytes() == before
 
 
+def test_a_drafter_trained_on_meanwhile_is_not_mixed_with_what_it_was(tmp_path):
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(StoppedError):
+        measure_missing(CONFIG, path, measuring([], stop_at=2), silent)
+    other = [METHODS[0], MethodFacts("ddtree", {"drafter_digest": "e"}, "ddtree")]
+    with pytest.raises(InputError, match="drafter_digest of ddtree = d but it is e now"):
+        measure_missing(CONFIG, path, measuring([], methods=other), silent)
+
+
+def test_prompts_whose_words_changed_are_other_prompts(tmp_path):
+    path = tmp_path / "out.jsonl"
+    measure_missing(CONFIG, path, measuring([]), silent)
+    edited = (*PROMPTS[:4], Prompt("made", "4", "other words"))
+    with pytest.raises(InputError, match=r"begun with .*prompts") as caught:
+        measure_missing(BenchConfig(**{**vars(CONFIG), "prompts": edited}), path, measuring([]), silent)
+    assert len(str(caught.value)) < 600
+
+
+def test_two_benches_do_not_write_to_one_file(tmp_path):
+    path = tmp_path / "out.jsonl"
+
+    def meanwhile(numbered):
+        with pytest.raises(InputError, match="another bench is writing"):
+            measure_missing(CONFIG, path, measuring([]), silent)
+        yield from measuring([])(numbered)
+
+    assert len(measure_missing(CONFIG, path, meanwhile, silent).measurements) == 10
+
+
+def test_workers_on_unlike_machines_are_refused_without_a_file_too():
+    def unlike(numbered):
+        for number, prompt in numbered:
+            yield from measuring([], facts={**FACTS, "processor": f"p{number}"})([(number, prompt)])
+
+    with pytest.raises(InputError, match="processor = p0 but it is p1"):
+        measure_missing(CONFIG, None, unlike, silent)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -100,6 +138,12 @@ def test_a_file_begun_elsewhere_is_not_gone_on_with(tmp_path, name):
         ('{"format": 1}\n', "damaged"),
         ('{"format": 1, "settings": {}, "provenance": {}, "methods": []}\n{"number": 0, "answers": [{}]}\n', "damaged"),
         ('{"format": 1, "settings": {}, "provenance": {}, "methods": []}\nnot\n', "line 2"),
+        (
+            '{"format": 1, "settings": {}, "provenance": {}, "methods": []}\n{"number": 0, "answers": [{"method": "x", '
+            '"set": "s", "id": "1", "turn": 1, "asked": {}, "prompt_tokens": 1, "tokens": [1], "all_seconds": [1.0], '
+            '"statistics": null, "divergence": null, "is_right": null, "limit": 1}]}\n',
+            "does not know x",
+        ),
     ],
 )
 def test_what_is_no_results_file_is_refused_and_left_alone(tmp_path, text, message):

@@ -15,10 +15,10 @@ class Asked(Method):
 
     def __init__(self):
         self.settings = {"policy": "fixed", "block_size": 8, "tree_budget": 7}
-        self.sizes = []
+        self.seen = []
 
     def answer(self, prompt, settings):
-        self.sizes.append((settings.block_size, settings.tree_budget))
+        self.seen.append((settings.block_size, settings.tree_budget))
         return Answer((1,), 1.0, None)
 
 
@@ -31,10 +31,21 @@ def test_a_method_is_run_at_every_combination_of_the_sizes_that_it_uses():
     ]
     for each in found:
         each.answer([1], GenerationSettings())
-    assert method.sizes == [(6, 4), (8, 4), (6, 8), (8, 8)]
+    assert method.seen == [(6, 4), (8, 4), (6, 8), (8, 8)]
     assert found[0].settings == {"policy": "fixed", "block_size": 6, "tree_budget": 4}
     assert [m.name for m in sized(method, ("block_size",), sweeps)] == ["ddtree block_size=6", "ddtree block_size=8"]
+    assert {m.family for m in found} == {"ddtree"} and found[0].sizes == {"tree_budget": 4, "block_size": 6}
     assert sized(method, (), sweeps) == [method]
+
+
+def test_a_block_that_is_swept_alone_has_nodes_for_a_whole_chain():
+    """Its own are 7."""
+    for uses, nodes in ((("block_size",), [3, 15]), (("block_size", "tree_budget"), [7, 15])):
+        method = Asked()
+        found = sized(method, uses, parse_sweeps(["block_size=4,16"]))
+        for each in found:
+            each.answer([1], GenerationSettings())
+        assert [m.settings["tree_budget"] for m in found] == [budget for _, budget in method.seen] == nodes
 
 
 def test_requests_take_every_combination_of_what_is_asked():
@@ -57,7 +68,6 @@ def test_requests_take_every_combination_of_what_is_asked():
         ("hf-dflash", ("block_size",)),
         ("ddtree", ("block_size", "tree_budget")),
         ("eagle3-static", ("block_size", "tree_budget")),
-        ("ddtree+fixed:4:3", ()),
         ("ddtree-adapt", ()),
     ],
 )
@@ -68,8 +78,6 @@ def test_methods_are_asked_for_sizes_that_they_have(name, sizes):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_tokens=0", "max_tokens is 0"),
-        ("temperature=nan", "temperature is nan"),
         ("stop=a", "must be NAME=VALUE"),
         ("drafter=a,b", "run once for each"),
         ("block_size=", "must be numbers"),
@@ -78,3 +86,17 @@ def test_methods_are_asked_for_sizes_that_they_have(name, sizes):
 def test_what_cannot_be_swept_is_one_sentence(text, message):
     with pytest.raises(InputError, match=message):
         parse_sweeps([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_tokens=0", "max_tokens is 0"),
+        ("temperature=nan", "temperature is nan"),
+        ("min_tokens=9", "min_tokens is 9"),
+    ],
+)
+def test_what_requests_are_asked_is_checked_beside_their_other_settings(text, message):
+    with pytest.raises(InputError, match=message):
+        requests(GenerationSettings(max_tokens=8), parse_sweeps([text]))
+    assert len(requests(GenerationSettings(max_tokens=1024), parse_sweeps(["min_tokens=9,512"]))) == 2

@@ -51,6 +51,9 @@ def nothing_is_loaded(monkeypatch):
         (["--sweep", "temperature=0,1", "--methods", "plain", "hf"], "leave hf out"),
         (["--sweep", "tree_budget=4,8", "--methods", "plain", "dflash"], "no method has one"),
         (["--sweep", "tree_budget=4,8", "--tree-budget", "4"], "leave one of both out"),
+        (["--sweep", "max_tokens=64,128", "--max-tokens", "32"], "leave one of both out"),
+        (["--sweep", "presence_penalty=0,1", "--methods", "plain", "hf"], "leave hf out"),
+        (["--json", "out.json", "--results", "out.json"], "name the same file"),
         (["--sweep", "temperature=0,1", "--policies", "fixed:4"], "at one temperature a run"),
     ],
 )

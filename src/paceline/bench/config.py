@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,7 +55,7 @@ class BenchConfig:
         return {
             "methods": list(self.methods),
             "drafters": list(self.drafters),
-            "prompts": [[p.set_name, p.id, len(p.turns)] for p in self.prompts],
+            "prompts": [[p.set_name, p.id, _digest(p)] for p in self.prompts],
             "tree_budget": self.tree_budget,
             "block_size": self.block_size,
             "policies": list(self.policies),
@@ -65,3 +66,8 @@ class BenchConfig:
             "grammar": None if asking.grammar is None else [asking.grammar.kind, asking.grammar.source],
             "judged": list(self.judged),
         }
+
+
+def _digest(prompt: Prompt) -> str:
+    """What identifies all that is asked and judged."""
+    return hashlib.sha256(repr((prompt.turns, prompt.reference)).encode()).hexdigest()[:16]

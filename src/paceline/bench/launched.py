@@ -5,21 +5,35 @@ Every process measures its share of the prompts into a file beside the results; 
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from paceline.bench.config import BenchConfig
-from paceline.bench.results import Results, append, begin, read_results, resumed
+from paceline.bench.results import (
+    Results,
+    append,
+    begin,
+    check_alike,
+    cut_unfinished,
+    only_one,
+    read_results,
+    resumed,
+)
 from paceline.bench.work import Found, Numbered, measure_missing
-from paceline.bench.worker import make_worker
+from paceline.bench.worker import Worker, make_worker
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+
+_PATIENCE = timedelta(days=30)
+"""How long a process waits for the others at the end: shares differ."""
 
 
 def is_launched() -> bool:
@@ -31,17 +45,20 @@ def measure_launched(config: BenchConfig, path: Path | None) -> Results | None:
     """Measure this process's share; all results in the first process, nothing in the others.
 
     Raises:
-        InputError: no file for the results, or no accelerate.
+        InputError: no file for the results, no accelerate, a device for all, or another bench at work in the file.
     """
     if path is None:
         raise InputError("several processes were launched, which meet in a file only; add --results OUT.jsonl.")
     if importlib.util.find_spec("accelerate") is None:
         raise InputError("several processes need the package accelerate; pip install 'paceline[train]'.")
+    if config.device not in (None, "cpu"):
+        raise InputError(f"device {config.device!r} came, but a launcher gives every process its own; leave it out.")
     from accelerate import PartialState
 
-    state = PartialState()
+    state = PartialState(timeout=_PATIENCE)
     try:
-        return _measure(config, path, state)
+        with only_one(path if state.is_main_process else None):
+            return _measure(config, path, state)
     finally:
         state.destroy_process_group()
 
@@ -54,9 +71,12 @@ def _measure(config: BenchConfig, path: Path, state: PartialState) -> Results | 
     there = resumed(path, config.settings())
     done = set() if there is None else set(there.by_prompt)
     missing = [numbered for numbered in enumerate(config.prompts) if numbered[0] not in done]
-    mine = missing[state.process_index :: state.num_processes]
-    if mine:
-        measure_missing(config, _part(path, state.process_index), lambda _: _share(own, mine), _say_nothing)
+    if missing:
+        worker = make_worker(own, _say_nothing, state.local_process_index)
+        _check_all_alike(config, path, worker)
+        mine = missing[state.process_index :: state.num_processes]
+        if mine:
+            measure_missing(config, _part(path, state.process_index), lambda _: _share(worker, mine), _say_nothing)
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
@@ -64,8 +84,16 @@ def _measure(config: BenchConfig, path: Path, state: PartialState) -> Results | 
     return read_results(path)
 
 
-def _share(config: BenchConfig, mine: Iterable[Numbered]) -> Iterator[tuple[Numbered, Found]]:
-    worker = make_worker(config, _say_nothing)
+def _check_all_alike(config: BenchConfig, path: Path, worker: Worker) -> None:
+    """Refuse in every process, before the work, what could not be joined after it."""
+    from accelerate.utils import gather_object
+
+    heads = [Results(config.settings(), *head) for head in gather_object([worker.head()])]
+    for head in heads[1:]:
+        check_alike(None, heads[0], head)
+
+
+def _share(worker: Worker, mine: Iterable[Numbered]) -> Iterator[tuple[Numbered, Found]]:
     for numbered in mine:
         yield numbered, worker(numbered)
 
@@ -80,12 +108,16 @@ def _part(path: Path, index: int) -> Path:
 
 def _join(config: BenchConfig, path: Path) -> None:
     """Move the lines of every part to the results; a part is removed once its lines are there."""
-    for part in sorted(path.parent.glob(f".{path.name}.part*")):
+    for part in sorted(path.parent.glob(f".{glob.escape(path.name)}.part*")):
         found = resumed(part, config.settings())
         if found is not None:
             there = resumed(path, config.settings())
+            if there is None:
+                begin(path, found)
+            else:
+                check_alike(path, there, found)
+                cut_unfinished(path)
             held = set() if there is None else set(there.by_prompt)
-            begin(path, found, there)
             for number in sorted(set(found.by_prompt) - held):
                 append(path, number, found.by_prompt[number])
         part.unlink()

@@ -19,7 +19,8 @@ from paceline.types import Statistics
 class Measurement:
     """One method on one turn of a prompt: the first repeat's answer, and the seconds of every repeat.
 
-    `asked` are the settings of the request that a reader must know (temperature, max_tokens and what was swept).
+    `asked` are the settings of the request that a reader must know (temperature, max_tokens and what was swept);
+    `limit` is what they and the context let an answer have.
     `divergence` is where the text parts from plain decoding's, None where it does not or nothing plain ran beside it.
     `is_right` is what a judge said of the answer, None where none was asked.
     """
@@ -33,6 +34,7 @@ class Measurement:
     asked: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence | None = None
     is_right: bool | None = None
+    limit: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -50,8 +52,8 @@ class Measurement:
 
     @property
     def hit_limit(self) -> bool:
-        """Whether the answer was cut at the length that was asked for."""
-        return len(self.answer.tokens) >= self.asked.get("max_tokens", float("inf"))
+        """Whether the answer is as long as it could be."""
+        return self.limit is not None and len(self.answer.tokens) >= self.limit
 
 
 def as_json(measurement: Measurement) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
         "statistics": None if statistics is None else asdict(statistics),
         "divergence": None if x.divergence is None else asdict(x.divergence),
         "is_right": x.is_right,
+        "limit": x.limit,
     }
     return found
 
@@ -82,8 +85,10 @@ def from_json(row: Mapping[str, Any]) -> Measurement:
     try:
         seconds = tuple(float(value) for value in row["all_seconds"])
         counted = None if row["statistics"] is None else _statistics(row["statistics"])
-        if not seconds or not all(value > 0.0 for value in seconds):
-            raise ValueError("times must be above 0")
+        if not seconds or not all(value > 0.0 for value in seconds) or not row["tokens"]:
+            raise ValueError("an answer has tokens, and takes time")
+        if row["is_right"] not in (None, True, False):
+            raise ValueError(f"is_right is {row['is_right']!r}")
         return Measurement(
             method=str(row["method"]),
             prompt=Prompt(str(row["set"]), str(row["id"]), ""),
@@ -94,6 +99,7 @@ def from_json(row: Mapping[str, Any]) -> Measurement:
             asked={str(name): float(value) for name, value in row["asked"].items()},
             divergence=None if row["divergence"] is None else Divergence(**row["divergence"]),
             is_right=row["is_right"],
+            limit=None if row["limit"] is None else int(row["limit"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"a measurement is not of the form that a bench writes ({error!r}).") from error

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -36,10 +37,20 @@ class Described(Protocol):
 
 
 class Method(ABC):
-    """A way of answering, by name."""
+    """A way of answering, by name.
+
+    Methods of one `family` differ in their plan only: `policy` names the one that it runs under, if it was asked for,
+    `sizes` are those that were asked for in a sweep.
+    """
 
     name: str
     settings: dict[str, Any]
+    policy: str = ""
+    sizes: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def family(self) -> str:
+        return self.name
 
     @abstractmethod
     def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:

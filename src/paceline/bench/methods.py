@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +26,7 @@ from paceline.engine import Engine
 from paceline.errors import InputError
 from paceline.loading import load_policy, make_adapter, make_parts
 from paceline.sampled_acceptance import block, reject
-from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP, drafter_path
+from paceline.sources import NO_DRAFTER, PROMPT_LOOKUP, checkpoint_digest, drafter_path
 from paceline.text_model import Model
 from paceline.types import GenerationSettings
 
@@ -34,8 +34,14 @@ from paceline.types import GenerationSettings
 class EngineMethod(Method):
     """Any parts behind paceline's engine; plain decoding is an engine without a drafter."""
 
-    def __init__(self, name: str, engine: Engine, settings: dict[str, Any]):
-        self.name, self.engine, self.settings = name, engine, settings
+    def __init__(self, name: str, engine: Engine, settings: dict[str, Any], policy: str = ""):
+        self._family, self.policy = name, policy
+        self.name = f"{name}+{policy}" if policy else name
+        self.engine, self.settings = engine, settings
+
+    @property
+    def family(self) -> str:
+        return self._family
 
     def answer(self, prompt: list[int], settings: GenerationSettings) -> Answer:
         started = perf_counter()
@@ -84,8 +90,8 @@ GROWING = frozenset(name for name, (_, growth) in _NETWORK_METHODS.items() if gr
 
 
 def sizes_used(name: str) -> tuple[str, ...]:
-    """The sizes of its drafts that a method, by name, can be asked for; one under a policy has its own."""
-    if "+" in name or name.endswith(LEARNING):
+    """The sizes of its drafts that a method, by its family's name, can be asked for."""
+    if name.endswith(LEARNING):
         return ()
     if name in GROWING:
         return SIZES
@@ -140,6 +146,7 @@ def build_methods(
     """
     methods: list[Method] = []
     named = drafting.by_dialect()
+    digest = cache(_digest)
     _check_used(named, names)
     for name in names:
         if name == HF:
@@ -148,16 +155,17 @@ def build_methods(
         drafter = _drafter_name(name, model, named)
         if name == HF_DFLASH:
             methods.append(_hugging_face_dflash(model, hugging_face, drafter, drafting.block_size))
+            methods[-1].settings |= digest(drafter)
             continue
         parts = _parts(name, model, drafter, drafting)
-        methods.append(_engine_method(name, model, parts))
+        methods.append(_engine_method(name, model, parts, digest(drafter)))
         for spec in drafting.policies if name in GROWING else ():
             digests = partial(pair, drafter)
             if parts.observer is not None:  # what learns is nobody else's
                 parts = _parts(name, model, drafter, drafting)
             assert parts.drafter is not None, "it grows trees"
             policy = load_policy(spec, model.target, parts.drafter, drafting.tree_budget, digests)
-            methods.append(_engine_method(f"{name}+{spec}", model, replace(parts, policy=policy)))
+            methods.append(_engine_method(name, model, replace(parts, policy=policy), digest(drafter), spec))
     return methods
 
 
@@ -214,10 +222,17 @@ def _drafter(name: str, model: Model, drafter: str) -> Drafter:
     return MixtureDrafter(part, PromptLookupDrafter()) if name.removesuffix(LEARNING) == "mixture" else part
 
 
-def _engine_method(name: str, model: Model, parts: Parts) -> EngineMethod:
+def _digest(drafter: str | None) -> dict[str, str]:
+    """What identifies the network, among a method's settings."""
+    if drafter in (None, PROMPT_LOOKUP):
+        return {}
+    return {"drafter_digest": checkpoint_digest(drafter_path(str(drafter)))}
+
+
+def _engine_method(name: str, model: Model, parts: Parts, digest: dict[str, str], policy: str = "") -> EngineMethod:
     clock = device_clock(model.target.info.device)
     engine = Engine(parts, max_batch=1, clock=clock, grammars=lambda: model.grammars)
-    return EngineMethod(name, engine, _parts_settings(parts))
+    return EngineMethod(name, engine, _parts_settings(parts) | digest, policy)
 
 
 def _parts_settings(parts: Parts) -> dict[str, Any]:

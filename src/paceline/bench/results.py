@@ -1,6 +1,6 @@
 """The file that a bench appends to: JSON Lines, a head and then one line for every prompt.
 
-    {"format": 1, "settings": {...}, "provenance": {...}, "methods": [{"name", "settings"}, ...]}
+    {"format": 1, "settings": {...}, "provenance": {...}, "methods": [{"name", "settings", ...}, ...]}
     {"number": 0, "answers": [{"method", "set", "id", "turn", "asked", "tokens", ...}, ...]}
 
 A line is there whole or not at all, so that a killed bench goes on with the prompts that have none.
@@ -10,28 +10,49 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from paceline.bench.measurement import Measurement, as_json, from_json
+from paceline.bench.method import Method
+from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.errors import CheckpointError, InputError
 from paceline.records import write_text
 
 FORMAT = 1
 #: What two runs must have in common for their numbers to be compared.
-COMPARABLE = ("target_digest", "dtype", "chat_template_sha256", "thinking_mode")
+COMPARABLE = ("target_digest", "dtype", "chat_template_sha256", "thinking_mode", "grammar")
 #: What a run that goes on must find as it was, beside that.
+_LONG = 200
+"""Characters that are too many to be read in a sentence."""
 _OF_THE_MACHINE = ("accelerator", "threads", "processor", "torch", "transformers")
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """A method as a reader knows it."""
+    """A method as a reader knows it: as `Method` says, but for what answers."""
 
     name: str
     settings: Mapping[str, Any]
+    family: str = ""
+    policy: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(method: Method) -> MethodFacts:
+        return MethodFacts(method.name, dict(method.settings), method.family, method.policy, dict(method.sizes))
+
+    @property
+    def plan(self) -> str:
+        """What tells a method from the others of its family."""
+        said = {TREE_BUDGET: "{} nodes", BLOCK_SIZE: "block {}"}
+        sizes = [form.format(self.sizes[name]) for name, form in said.items() if name in self.sizes]
+        return ", ".join([*([self.policy] if self.policy else []), *sizes])
 
 
 @dataclass
@@ -68,10 +89,12 @@ def read_results(path: Path) -> Results:
         )
     try:
         head = rows[0]
-        methods = [MethodFacts(str(m["name"]), dict(m["settings"])) for m in head["methods"]]
+        methods = [MethodFacts(**m) for m in head["methods"]]
         results = Results(dict(head["settings"]), dict(head["provenance"]), methods)
         for row in rows[1:]:
             results.by_prompt[int(row["number"])] = [from_json(answer) for answer in row["answers"]]
+        if strange := {x.method for x in results.measurements} - {m.name for m in methods}:
+            raise ValueError(f"its head does not know {sorted(strange)[0]}")
     except (KeyError, TypeError, ValueError, CheckpointError) as error:
         raise CheckpointError(f"{str(path)!r} is damaged: {error}; measure again into another file.") from error
     return results
@@ -87,46 +110,79 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def resumed(path: Path, settings: Mapping[str, Any]) -> Results | None:
-    """What a file holds of a run with these settings; None where there is no file yet.
+@contextmanager
+def only_one(path: Path | None) -> Iterator[None]:
+    """Nobody else appends to this file meanwhile; a process that dies frees it.
+
+    Raises:
+        InputError: another process does.
+    """
+    if path is None:
+        yield
+        return
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(
+            f"another bench is writing to {str(path)!r}; wait for it to end, or give another file."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def resumed(path: Path | None, settings: Mapping[str, Any]) -> Results | None:
+    """What a file holds of a run with these settings; None where there is none yet.
 
     Raises:
         InputError: it was begun with other settings; the first of them is named.
         CheckpointError: the file is something else.
     """
-    if not path.exists() or path.stat().st_size == 0:
+    if path is None or not path.exists() or path.stat().st_size == 0:
         return None
     there = read_results(path)
     _refuse_others(path, there.settings, settings, tuple(settings))
     return there
 
 
-def begin(path: Path, head: Results, there: Results | None) -> Results:
-    """Make the file ready to be appended to: a new one with its head, or the rest of `there`.
+def begin(path: Path, head: Results) -> None:
+    """A new file with its head."""
+    methods = [vars(m) for m in head.methods]
+    row = {"format": FORMAT, "settings": head.settings, "provenance": head.provenance, "methods": methods}
+    write_text(path, json.dumps(row) + "\n")
+
+
+def check_alike(path: Path | None, there: Results, now: Results) -> None:
+    """Refuse to put measurements together whose times or texts depend on other things.
 
     Raises:
-        InputError: it was begun on another target, machine or version; what differs is named.
+        InputError: another target, drafter, machine or version; what differs is named.
     """
-    if there is None:
-        methods = [{"name": m.name, "settings": dict(m.settings)} for m in head.methods]
-        row = {"format": FORMAT, "settings": head.settings, "provenance": head.provenance, "methods": methods}
-        write_text(path, json.dumps(row) + "\n")
-        return head
-    _refuse_others(path, there.provenance, head.provenance, (*COMPARABLE, *_OF_THE_MACHINE))
-    _cut_unfinished(path)
-    return there
+    _refuse_others(path, there.provenance, now.provenance, (*COMPARABLE, *_OF_THE_MACHINE))
+    before, after = ({m.name: json.loads(json.dumps(vars(m))) for m in run.methods} for run in (there, now))
+    for name in before:
+        ours, theirs = after.get(name, {}).get("settings", {}), before[name]["settings"]
+        _refuse_others(path, theirs, ours, tuple(theirs), f" of {name}")
 
 
-def _refuse_others(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]) -> None:
+def _refuse_others(
+    path: Path | None, before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str], of: str = ""
+) -> None:
     for name in names:
-        if before.get(name) != now.get(name):
-            raise InputError(
-                f"the results in {str(path)!r} were begun with {name} = {before.get(name)} but it is {now.get(name)} "
-                "now; repeat the run as it was to go on with it, or give another file."
-            )
+        if before.get(name) == now.get(name):
+            continue
+        where = f"the results in {str(path)!r}" if path is not None else "the first results"
+        was, is_now = (str(found.get(name)) for found in (before, now))
+        what = f"{name}{of} = {was} but it is {is_now} now" if len(was + is_now) < _LONG else f"other {name}{of}"
+        raise InputError(
+            f"{where} were begun with {what}; repeat the run as it was (on a machine like that) to go on with it, or "
+            "give another file."
+        )
 
 
-def _cut_unfinished(path: Path) -> None:
+def cut_unfinished(path: Path) -> None:
     """Remove what a kill left of a line."""
     text = path.read_bytes()
     whole = text.rfind(b"\n") + 1

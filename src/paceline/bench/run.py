@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import PLAIN, Answer, Method
 from paceline.near_ties import Divergence, find_divergence
-from paceline.prompts import Prompt, check_length
+from paceline.prompts import Prompt
 from paceline.types import GenerationSettings
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ class Bench:
     judge: Callable[[Prompt, str], bool | None] | None = None
 
     def warm_up(self, prompt: Prompt) -> None:
-        """A short answer by every method."""
-        settings = self.asked[0][0]
+        """A short answer by every method to everything that is asked."""
         tokens = self.model.encode(prompt.text)
-        for method in self.methods:
-            method.answer(tokens, replace(settings, max_tokens=min(settings.max_tokens, WARM_UP_TOKENS)))
+        for settings, _ in self.asked:
+            short = replace(settings, max_tokens=min(settings.max_tokens, WARM_UP_TOKENS), min_tokens=0)
+            for method in self.methods:
+                method.answer(tokens, short)
 
     def __call__(self, numbered: tuple[int, Prompt]) -> list[Measurement]:
         """Every method on every turn of a prompt, for everything that is asked."""
@@ -46,26 +48,36 @@ class Bench:
     def _conversation(
         self, number: int, prompt: Prompt, settings: GenerationSettings, asked: Mapping[str, float]
     ) -> list[Measurement]:
-        """Later turns follow the first method's answer, whichever method answers them: all read the same."""
+        """Later turns follow the first method's answer, whichever method answers them: all read the same. A turn that
+        leaves no room for an answer is not asked, nor what follows it."""
         found: list[Measurement] = []
         said: list[dict[str, str]] = []
+        room = self.model.target.info.max_context
         can_converse = self.model.tokenizer.chat_template is not None
         for turn, text in enumerate(prompt.turns if can_converse else prompt.turns[:1], start=1):
             said.append({"role": "user", "content": text})
             tokens = self.model.encode(said if can_converse else text)
-            check_length(prompt, len(tokens), self.model.target.info.max_context)
+            if len(tokens) >= room:
+                warnings.warn(
+                    f"turn {turn} of prompt {prompt.id!r} of {prompt.set_name} is not asked: with what comes before, "
+                    f"its {len(tokens)} tokens fill the context of {room}.",
+                    stacklevel=2,
+                )
+                break
             answers = interleaved(self.methods, tokens, settings, self.repeats, number)
+            verdicts = self._verdicts(prompt, turn, answers)
             found += [
                 Measurement(
-                    method.name,
-                    prompt,
-                    len(tokens),
-                    done[0],
-                    tuple(answer.seconds for answer in done),
-                    turn,
-                    asked,
-                    self._divergence(method, tokens, answers, done[0], settings),
-                    self._verdict(prompt, turn, done[0]),
+                    method=method.name,
+                    prompt=prompt,
+                    prompt_tokens=len(tokens),
+                    answer=done[0],
+                    all_seconds=tuple(answer.seconds for answer in done),
+                    turn=turn,
+                    asked=asked,
+                    divergence=self._divergence(method, tokens, answers, done[0], settings),
+                    is_right=verdicts.get(done[0].tokens),
+                    limit=min(settings.max_tokens, room - len(tokens)),
                 )
                 for method, done in zip(self.methods, answers, strict=True)
             ]
@@ -87,10 +99,14 @@ class Bench:
         constraint = self.model.constraint(settings)
         return find_divergence(self.model.target, tokens, plain.tokens, answer.tokens, settings, constraint)
 
-    def _verdict(self, prompt: Prompt, turn: int, answer: Answer) -> bool | None:
+    def _verdicts(
+        self, prompt: Prompt, turn: int, answers: Sequence[Sequence[Answer]]
+    ) -> dict[tuple[int, ...], bool | None]:
+        """What the judge says of every text; the same of texts that are the same."""
         if self.judge is None or turn > 1:
-            return None
-        return self.judge(prompt, self._text(answer))
+            return {}
+        return {tokens: self.judge(prompt, self._text(answer)) for tokens, answer in
+                {done[0].tokens: done[0] for done in answers}.items()}  # fmt: skip
 
     def _text(self, answer: Answer) -> str:
         return str(self.model.tokenizer.decode(list(answer.tokens), skip_special_tokens=True))

@@ -26,7 +26,7 @@ class Sweep:
 
 
 def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:
-    """`NAME=V1,V2,...` each; every value is checked as the setting itself would be.
+    """`NAME=V1,V2,...` each; `requests` checks what is asked of requests, which depends on the other settings.
 
     Raises:
         InputError: a setting that there is none of or that cannot be swept, a value that it cannot take, or one twice.
@@ -57,7 +57,7 @@ def _parse(text: str) -> Sweep:
         ) from None
     if len(set(values)) < len(values):
         raise InputError(f"--sweep names a value of {name} twice; name each once.")
-    for value in values:
+    for value in values if name in SIZES else ():
         asked: dict[str, Any] = {name: value}
         GenerationSettings(**asked)
     return Sweep(name, values)
@@ -70,7 +70,11 @@ def _swept_kinds() -> dict[str, type]:
 
 
 def requests(base: GenerationSettings, sweeps: Sequence[Sweep]) -> list[tuple[GenerationSettings, dict[str, float]]]:
-    """What is asked in turn, and how a reader knows one from the other: temperature, max_tokens, and what is swept."""
+    """What is asked in turn, and how a reader knows one from the other: temperature, max_tokens, and what is swept.
+
+    Raises:
+        InputError: a value that a setting cannot take beside the others.
+    """
     asking = [sweep for sweep in sweeps if sweep.name not in SIZES]
     found = []
     for values in product(*(sweep.values for sweep in asking)):

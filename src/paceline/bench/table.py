@@ -11,6 +11,7 @@ from rich.text import Text
 
 from paceline.metrics import STAGES
 
+_RIGHT = "right"
 _COLUMNS = ("method", "tokens/s", "speed-up", "95% interval", "tau", "nodes/round", "same text")
 
 
@@ -22,10 +23,11 @@ def results_table(
 ) -> RenderableType:
     """Speeds and acceptance by method, policies over the best fixed plan, what learning gained, stage times, provenance
     last."""
-    speeds = Table(*_COLUMNS, box=None, pad_edge=False)
+    judged = any(row.get("judged") for row in rows)
+    speeds = Table(*_COLUMNS, *([_RIGHT] if judged else []), box=None, pad_edge=False)
     speeds.columns[0].no_wrap, speeds.columns[0].overflow = False, "fold"
     for row in rows:
-        speeds.add_row(*_speed_cells(row))
+        speeds.add_row(*_speed_cells(row), *([f"{row['right']}/{row['judged']}"] if judged else []))
     parts: list[RenderableType] = [speeds, Text("")]
     if policies:
         parts += [_policy_table(policies), Text("")]
@@ -108,4 +110,5 @@ def _facts(rows: Sequence[dict[str, Any]], provenance: dict[str, Any]) -> list[s
     lines = [f"{key}: {value}" for key, value in provenance.items() if key != "command"]
     looks = ", ".join(f"{row['method']} {row['predict_ms']:.2f}" for row in rows if row.get("predict_ms"))
     looked = [f"a policy's look at the prompt, ms: {looks}"] if looks else []
-    return [*lines, *looked, f"repeated 4-grams: {repetition}"]
+    cut = ", ".join(f"{row['method']} {row['hit_limit']:.2f}" for row in rows)
+    return [*lines, *looked, f"repeated 4-grams: {repetition}", f"answers cut at the limit: {cut}"]

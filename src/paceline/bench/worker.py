@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.bench.config import BenchConfig
-from paceline.bench.judging.judge import Judge
+from paceline.bench.judging.judge import working_judge
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import HF, Method
 from paceline.bench.methods import HF_DFLASH, Drafting, build_methods, sizes_used
@@ -33,33 +33,35 @@ class Worker:
     bench: Bench
     facts: dict[str, Any]
 
+    def head(self) -> tuple[dict[str, Any], list[MethodFacts]]:
+        """Facts of the run, and its methods."""
+        return self.facts, [MethodFacts.of(method) for method in self.bench.methods]
+
     def __call__(self, numbered: tuple[int, Prompt]) -> tuple[dict[str, Any], list[MethodFacts], list[Measurement]]:
-        """Facts of the run and its methods, and what was measured on the prompt of this number."""
-        return self.facts, [MethodFacts(m.name, m.settings) for m in self.bench.methods], self.bench(numbered)
+        """The head, and what was measured on the prompt of this number."""
+        return *self.head(), self.bench(numbered)
 
 
-def make_worker(config: BenchConfig, report: Callable[[str], None] = print) -> Worker:
+def make_worker(config: BenchConfig, report: Callable[[str], None] = print, part: int | None = 0) -> Worker:
     """Load the models, build the methods, check the prompts' lengths, warm up.
 
+    `part` is this process's number among those on the machine; None leaves its threads where they are.
+
     Raises:
-        InputError: a model, drafter, method or prompt that cannot be used.
+        InputError: a model, drafter, method, prompt or judge that cannot be used.
     """
-    pinned = pin(config.threads)
+    pinned = "left to Ray" if part is None else pin(config.threads, part)
     if config.target is None:
         embedded_target(report=report)
     model = load(config.target, NO_DRAFTER, dtype=config.dtype, device=config.device, threads=config.threads)
     reference = None
     if {HF, HF_DFLASH} & set(config.methods):
         reference = load_hugging_face(config.target, config.dtype, config.device)
-    bench = Bench(
-        model,
-        _methods(config, model, reference),
-        config.requests(),
-        config.repeats,
-        Judge(config.judged) if config.judged else None,
-    )
+    methods = _methods(config, model, reference)
     for prompt in config.prompts:
         check_length(prompt, len(model.encode(prompt.text)), model.target.info.max_context)
+    judge = working_judge(config.judged) if config.judged else None
+    bench = Bench(model, methods, config.requests(), config.repeats, judge)
     bench.warm_up(config.prompts[0])
     return Worker(bench, _facts(config, model, pinned))
 
@@ -68,14 +70,19 @@ def _methods(config: BenchConfig, model: Model, reference: Any) -> list[Method]:
     queries = 1 + config.num_answers
     drafting = Drafting(config.drafters, config.tree_budget, config.block_size, config.policies, queries)
     methods = build_methods(config.methods, model, reference, drafting, functools.partial(pair_digests, config.target))
-    return [each for method in methods for each in sized(method, sizes_used(method.name), config.sweeps)]
+    return [
+        each
+        for method in methods
+        for each in ([method] if method.policy else sized(method, sizes_used(method.family), config.sweeps))
+    ]
 
 
 def _facts(config: BenchConfig, model: Model, pinned: str) -> dict[str, Any]:
     facts = provenance(model.target.info, model.tokenizer, list(config.command))
     facts["target_digest"] = pair_digests(config.target, NO_DRAFTER)["target_digest"]
-    facts |= {"prompts": len(config.prompts), "max_tokens": config.asking.max_tokens}
-    facts["temperature"] = config.asking.temperature
+    facts["prompts"] = len(config.prompts)
+    swept = {sweep.name for sweep in config.sweeps}
+    facts |= {name: getattr(config.asking, name) for name in ("temperature", "max_tokens") if name not in swept}
     if config.asking.grammar is not None:
         facts["grammar"] = f"{config.asking.grammar.kind}: {config.asking.grammar.source}"
     facts |= {"batch": 1, "repeats": config.repeats, "warm-up": f"{WARM_UP_TOKENS} tokens per method"}

@@ -158,6 +158,8 @@ def _measure(args: Arguments, config: BenchConfig, console: Console) -> tuple[Re
     from paceline.bench.work import measure_missing
 
     if is_launched():
+        if args.ray is not None:
+            raise InputError("--ray came, but a launcher started this; use one of both.")
         return measure_launched(config, args.results), None
     here: list[Worker] = []
     with Progress(console=console, transient=True) as progress:
@@ -185,7 +187,7 @@ def _map(args: Arguments, config: BenchConfig, make: Callable[[], Worker]) -> Ma
         return lambda items: map_here(make, items)
     from paceline.bench.worker import make_worker
 
-    there = functools.partial(make_worker, config, _say_nothing)
+    there = functools.partial(make_worker, config, _say_nothing, None)
     return lambda items: map_on_ray(there, items, args.workers, args.ray or "", args.gpus)
 
 
@@ -223,6 +225,8 @@ def _check(args: Arguments, prompts: list[Prompt]) -> None:
     """Refuse what needs no models to be refused."""
     check_writable(args.json, "--json")
     check_writable(args.results, "--results")
+    if args.json is not None and args.results is not None and args.json.absolute() == args.results.absolute():
+        raise InputError("--json and --results name the same file; name two.")
     if not args.methods:
         raise InputError("--methods names no method; name at least one.")
     if len(set(args.methods)) < len(args.methods):
@@ -236,7 +240,9 @@ def _check(args: Arguments, prompts: list[Prompt]) -> None:
         if value is not None and value < least:
             raise InputError(f"{name} is {value}, but must be at least {least}.")
     if args.ray is None and (args.workers > 1 or args.gpus > 0.0):
-        raise InputError("--workers and --gpus are of a Ray cluster; add --ray, or launch several processes (README).")
+        raise InputError(
+            "--workers and --gpus are of a Ray cluster; add --ray, or launch several processes (docs/benchmarks.md)."
+        )
     if len({(prompt.set_name, prompt.id) for prompt in prompts}) < len(prompts):
         raise InputError("two prompts have the same set and id, so that nobody could tell them apart; rename one.")
     if args.judge:
@@ -266,9 +272,9 @@ def _check_methods(args: Arguments, config: BenchConfig) -> None:
     if args.policies and not GROWING & set(args.methods):
         raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
     for sweep in config.sweeps:
+        if getattr(args, sweep.name, None) not in (None, getattr(Arguments, sweep.name, None)):
+            raise InputError(f"{sweep.name} came and is swept; leave one of both out.")
         if sweep.name in ("block_size", "tree_budget"):
-            if getattr(args, sweep.name) is not None:
-                raise InputError(f"{sweep.name} came and is swept; leave one of both out.")
             if not any(sweep.name in sizes_used(name) for name in args.methods):
                 raise InputError(f"--sweep {sweep.name} came, but no method has one; add ddtree, for one.")
         elif len(sweep.values) > 1 and args.policies:
@@ -286,6 +292,10 @@ def _check_reference(args: Arguments, settings: GenerationSettings) -> None:
             )
         if settings.grammar is not None:
             raise InputError(f"method {name} knows no grammar, but a {settings.grammar.kind} came; leave {name} out.")
+        if settings.edits_logits:
+            raise InputError(
+                f"method {name} knows no penalties and no min_tokens, but they are swept; leave {name} out."
+            )
 
 
 def _settings_of_requests(args: Arguments) -> GenerationSettings:

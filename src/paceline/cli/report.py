@@ -40,10 +40,10 @@ def run(args: Arguments) -> None:
         from paceline.bench.report.write import write_report
 
         check_matplotlib()
-        gathered = gather(args.results)
-        for path in write_report(gathered, args.out):
+        paths, warnings = write_report(gather(args.results), args.out)
+        for path in paths:
             print(path)
-        for warning in gathered.warnings:
+        for warning in warnings:
             print(f"note: {warning}")
     if args.readme is not None:
         _renew(args.readme)

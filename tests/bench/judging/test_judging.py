@@ -7,7 +7,7 @@ import time
 import pytest
 
 from paceline.bench.judging.answers import is_same_result
-from paceline.bench.judging.judge import Judge, check_judging
+from paceline.bench.judging.judge import Judge, check_judging, working_judge
 from paceline.bench.judging.programs import Limits, passes_tests, program_in, runs_through
 from paceline.errors import InputError
 from paceline.prompt_sets import Reference
@@ -51,15 +51,37 @@ def test_a_result_that_takes_too_long_is_wrong():
         ("```\ndef double(x):\n    return 2 * x", True),
         ("I cannot.", False),
         ("```python\ndef double(x):\n    return 2 * x\nraise SystemExit(0)\n```", False),
+        ("```bash\npip install it\n```\nThen:\n```python3\ndef double(x):\n    return 2 * x\n```", True),
+        (
+            "<think>```python\ndef double(x):\n    return 0\n```</think>```py\ndef double(x):\n    return x + x",
+            True,
+        ),
     ],
 )
 def test_a_program_is_right_when_it_passes_the_tests(answer, right):
     assert passes_tests(answer, CODE.reference, QUICK) is right
 
 
-def test_the_imports_of_a_stub_go_without_saying():
-    code = program_in("```python\ndef f(x):\n    return math.pi\n```", "import math\n\ndef f(x):\n")
-    assert code.startswith("import math\ndef f(x):")
+def test_what_a_stub_defines_is_there_whether_or_not_the_answer_repeats_its_function():
+    stub = 'import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef double(x):\n    """Twice."""\n'
+    reference = Reference(tests="assert double(2) == 4 and half(2) == 1 and math.pi\n", stub=stub)
+    for answer in ("    return 2 * x", "```python\ndef double(x):\n    return 4 * half(x)\n```"):
+        assert passes_tests(answer, reference, QUICK)
+
+
+def test_tests_that_call_a_name_nobody_told_mean_the_last_function():
+    reference = Reference(tests="assert set(shared_items([1, 2], [2])) == {2}\n")
+    own = "```python\ndef helper(a):\n    return set(a)\n\ndef common(a, b):\n    return helper(a) & helper(b)\n```"
+    assert passes_tests(own, reference, QUICK)
+    assert not passes_tests(own.replace("&", "|"), reference, QUICK)
+    assert program_in("```\ndef shared_items(a, b):\n    return a\n```", reference).count("shared_items") == 1
+
+
+def test_a_judge_that_cannot_work_is_refused(monkeypatch):
+    assert working_judge(("answers", "programs"))(SUM, "72") is True
+    monkeypatch.setattr("paceline.bench.judging.judge.passes_tests", lambda text, reference: False)
+    with pytest.raises(InputError, match="--judge programs does not work here"):
+        working_judge(("programs",))
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from multiprocessing.connection import Connection
 
-_SECONDS = 20.0
+_SECONDS, _MEMORY = 20.0, 4 << 30
 
 
 def is_same_result(text: str, right: str, seconds: float = _SECONDS) -> bool:
     """Whether the answer's result is the right one, as math-verify reads both.
 
     In a process of its own: expressions of a model can take any time and memory to simplify. What takes longer than
-    `seconds` is wrong.
+    `seconds`, or more than 4 GiB, is wrong.
     """
     receiving, sending = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(target=_compare, args=(sending, text, right), daemon=True)
@@ -29,6 +30,10 @@ def is_same_result(text: str, right: str, seconds: float = _SECONDS) -> bool:
 
 
 def _compare(sending: Connection, text: str, right: str) -> None:
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     from math_verify import parse, verify
 
     gold = parse(f"${right}$", parsing_timeout=0)

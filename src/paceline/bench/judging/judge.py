@@ -10,6 +10,7 @@ from typing import Literal
 from paceline.bench.judging.answers import is_same_result
 from paceline.bench.judging.programs import passes_tests
 from paceline.errors import InputError
+from paceline.prompt_sets import Reference
 from paceline.prompts import Prompt
 
 Kind = Literal["answers", "programs"]
@@ -51,3 +52,23 @@ def check_judging(kinds: Sequence[Kind], prompts: Sequence[Prompt]) -> None:
             )
     if "answers" in kinds and importlib.util.find_spec("math_verify") is None:
         raise InputError("--judge answers needs the package math-verify; pip install 'paceline[judge]'.")
+
+
+def working_judge(kinds: Sequence[Kind]) -> Judge:
+    """A judge, once it has found right what is right: one that cannot work would call every answer wrong.
+
+    Raises:
+        InputError: it cannot work here.
+    """
+    judge = Judge(kinds)
+    known = {
+        "answers": (Prompt("", "", "", reference=Reference("72")), "It is 72."),
+        "programs": (Prompt("", "", "", reference=Reference(tests="assert f() == 1")), "def f():\n    return 1"),
+    }
+    for kind in kinds:
+        if not judge(*known[kind]):
+            raise InputError(
+                f"--judge {kind} does not work here: it finds a right answer wrong (are processes, or their memory, "
+                "limited by the system?); leave it out."
+            )
+    return judge

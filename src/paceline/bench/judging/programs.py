@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import contextlib
 import os
 import re
@@ -15,7 +17,8 @@ from pathlib import Path
 
 from paceline.prompt_sets import Reference
 
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_LANGUAGES = ("", "python", "py", "python3")
+_THOUGHT = "</think>"
 
 
 @dataclass(frozen=True)
@@ -29,23 +32,55 @@ class Limits:
 
 def passes_tests(text: str, reference: Reference, limits: Limits | None = None) -> bool:
     """Whether the program in an answer passes the tests (pass@1 of greedy answers)."""
-    return runs_through(f"{program_in(text, reference.stub)}\n\n{reference.tests}", limits or Limits())
+    return runs_through(f"{program_in(text, reference)}\n\n{reference.tests}", limits or Limits())
 
 
-def program_in(text: str, stub: str = "") -> str:
-    """The first block of code of an answer, else all of it; after the stub where it does not repeat its function."""
-    found = _BLOCK.search(text)
-    code = found.group(1) if found else text
-    names = re.findall(r"^def (\w+)\(", stub, re.MULTILINE)
-    if not names or re.search(rf"^def {names[-1]}\(", code, re.MULTILINE):
-        return _with_imports(stub, code)
-    return f"{stub}{code}"
+def program_in(text: str, reference: Reference) -> str:
+    """The first block of Python of an answer (after what was thought aloud), else all of it, after the stub.
+
+    A stub ends with the head of a function: what does not repeat it goes on with it. Where the tests call a function
+    that the program does not have, because nobody told its name, they mean the last one that it has.
+    """
+    said = text.rpartition(_THOUGHT)[2]
+    code = _first_block(said) or said
+    heads = re.findall(r"^def (\w+)\(", reference.stub, re.MULTILINE)
+    if heads and not re.search(rf"^def {heads[-1]}\(", code, re.MULTILINE):
+        return reference.stub + code
+    stub = f"{reference.stub}\n    pass\n" if heads else reference.stub
+    return f"{stub}\n{code}{_alias(code, reference.tests)}"
 
 
-def _with_imports(stub: str, code: str) -> str:
-    """A stub's imports go without saying."""
-    imports = [line for line in stub.splitlines() if line.startswith(("import ", "from "))]
-    return "\n".join([*imports, code])
+def _first_block(text: str) -> str | None:
+    """Between the first fence that opens Python and the next one, or the end."""
+    inside: list[str] | None = None
+    language: str | None = None
+    for line in text.splitlines():
+        if not line.lstrip().startswith("```"):
+            if inside is not None:
+                inside.append(line)
+        elif language is None:
+            language = line.strip().removeprefix("```").strip().lower()
+            inside = [] if language in _LANGUAGES else None
+        elif inside is not None:
+            break
+        else:
+            language = None
+    return None if inside is None else "\n".join(inside)
+
+
+def _alias(code: str, tests: str) -> str:
+    """The name that the tests call, for the last function of a program that has another."""
+    try:
+        defined = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
+        tree = ast.parse(tests)
+    except (SyntaxError, ValueError):
+        return ""
+    made = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    unknown = [name for name in called if name not in made and not hasattr(builtins, name)]
+    if not defined or not unknown or unknown[0] in defined or unknown[0] in code:
+        return ""
+    return f"\n\n{unknown[0]} = {defined[-1]}"
 
 
 def runs_through(program: str, limits: Limits) -> bool:

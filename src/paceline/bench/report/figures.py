@@ -14,8 +14,8 @@ from paceline.bench.drawing import HATCHES, axes, marks, save
 from paceline.bench.method import PLAIN
 from paceline.bench.policy_figures import by_size
 from paceline.bench.report.cells import reached, stage_ms, tau
-from paceline.bench.report.frame import Frame, family
-from paceline.bench.report.regret import plan_label, plan_regrets
+from paceline.bench.report.frame import Frame
+from paceline.bench.report.regret import plan_regrets
 from paceline.bench.results import MethodFacts
 from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.metrics import STAGES, paired_speedup
@@ -67,7 +67,7 @@ def _budget_lines(frame: Frame) -> dict[tuple[str, int], list[MethodFacts]]:
     lines: dict[tuple[str, int], list[MethodFacts]] = {}
     for name, methods in frame.families().items():
         for m in methods:
-            if TREE_BUDGET in m.settings and f"{TREE_BUDGET}=" in m.name:
+            if TREE_BUDGET in m.sizes:
                 lines.setdefault((name, int(m.settings.get(BLOCK_SIZE, 0))), []).append(m)
     several = {key: sorted(methods, key=lambda m: m.settings[TREE_BUDGET]) for key, methods in lines.items()}
     return {key: methods for key, methods in several.items() if len(methods) > 1}
@@ -75,15 +75,14 @@ def _budget_lines(frame: Frame) -> dict[tuple[str, int], list[MethodFacts]]:
 
 def accepted_lengths(frame: Frame) -> Any | None:
     """How many drafted tokens the rounds accept (DDTree, figure 4): a panel a method, at its fastest size."""
-    shares = {m.name: _histogram(frame, m) for m in frame.best().values() if reached(frame.done(m.name))}
+    shares = [(m, _histogram(frame, m)) for m in frame.best().values() if reached(frame.done(m.name))]
     if not shares:
         return None
     figure, panels = _grid(len(shares), sharex=True, sharey=True)
-    most = max(max(np.flatnonzero(share > _LEAST_SHARE)) for share in shares.values())
-    for panel, (name, share) in zip(panels, shares.items(), strict=True):
+    most = max(max(np.flatnonzero(share > _LEAST_SHARE)) for _, share in shares)
+    for panel, (method, share) in zip(panels, shares, strict=True):
         panel.bar(np.arange(len(share))[: most + 1], 100 * share[: most + 1], color="0.55", edgecolor="0.2")
-        length = tau(frame.done(name))
-        panel.set_title(f"{shown(name)}\ntau {length:.2f}", fontsize=9)
+        panel.set_title(f"{_shown(method)}\ntau {tau(frame.done(method.name)):.2f}", fontsize=9)
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.tick_params(labelbottom=True)
     figure.supxlabel("drafted tokens accepted in a round (bonus excluded)")
@@ -106,10 +105,10 @@ def by_block_size(frame: Frame) -> Any | None:
 
 
 def _sizes_table(frame: Frame, name: str, methods: list[MethodFacts]) -> AcceptanceTable | None:
-    swept = [m for m in methods if f"{BLOCK_SIZE}=" in m.name]
+    swept = [m for m in methods if BLOCK_SIZE in m.sizes]
     by_budget: dict[int, list[MethodFacts]] = {}
     for m in swept:
-        by_budget.setdefault(int(m.settings.get(TREE_BUDGET, 0)), []).append(m)
+        by_budget.setdefault(m.sizes.get(TREE_BUDGET, 0), []).append(m)
     several = {budget: own for budget, own in by_budget.items() if len(own) > 1}
     if not several:
         return None
@@ -122,13 +121,13 @@ def _sizes_table(frame: Frame, name: str, methods: list[MethodFacts]) -> Accepta
         return None
     sizes = tuple(int(m.settings[BLOCK_SIZE]) for m in own)
     budget = own[0].settings.get(TREE_BUDGET)
-    title = f"{name}, {budget} nodes" if f"{TREE_BUDGET}=" in own[0].name else name
+    title = f"{name}, {budget} nodes" if TREE_BUDGET in own[0].sizes else name
     return AcceptanceTable(title, sizes, values, None, {})
 
 
 def stage_times(frame: Frame) -> Any | None:
     """Where a round's time goes: a bar a method, at its fastest size."""
-    spent = {m.name: stage_ms(frame.done(m.name)) for m in (*_plain(frame), *frame.best().values())}
+    spent = {_shown(m): stage_ms(frame.done(m.name)) for m in (*_plain(frame), *frame.best().values())}
     spent = {name: stages for name, stages in spent.items() if stages}
     if not spent:
         return None
@@ -140,7 +139,7 @@ def stage_times(frame: Frame) -> Any | None:
         ms = np.array([spent[name].get(stage, 0.0) for name in names])
         grey = str(0.25 + 0.65 * number / max(len(stages_there) - 1, 1))
         panel.barh(
-            [shown(name) for name in names], ms, left=left, label=stage, color=grey, edgecolor="white",
+            names, ms, left=left, label=stage, color=grey, edgecolor="white",
             hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
         )  # fmt: skip
         left += ms
@@ -160,14 +159,14 @@ def _plain(frame: Frame) -> list[MethodFacts]:
 
 def by_position(frame: Frame) -> Any | None:
     """Share of rounds whose accepted path reaches each position, at the fastest size of a method."""
-    found = {m.name: reached(frame.done(m.name)) for m in frame.best().values()}
+    found = {_shown(m, ", "): reached(frame.done(m.name)) for m in frame.best().values()}
     found = {name: shares for name, shares in found.items() if shares}
     if not found:
         return None
     figure, (panel,) = axes(1, height=4.4, width=6.2)
     for number, (name, shares) in enumerate(found.items()):
         kept = [100 * share for share in shares if share > _LEAST_SHARE]
-        panel.plot(range(1, len(kept) + 1), kept, label=shown(name, ", "), markersize=5, **marks(number))
+        panel.plot(range(1, len(kept) + 1), kept, label=name, markersize=5, **marks(number))
     panel.set(xlabel="position after the last token", ylabel="rounds that accept this far, %")
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_ylim(bottom=0)
@@ -225,10 +224,9 @@ def _titled(figure: Any, title: str, frame: Frame) -> Any:
     return figure
 
 
-def shown(name: str, between: str = "\n") -> str:
-    """A method's name with its plan, if any, after it."""
-    own = family(name)
-    return own if own == name else f"{own}{between}{plan_label(name)}"
+def _shown(method: MethodFacts, between: str = "\n") -> str:
+    """A method's name with its plan, if it was asked for one, after it."""
+    return between.join([method.family, method.plan] if method.plan else [method.family])
 
 
 def _legend(figure: Any, panels: list[Any], columns: int) -> None:

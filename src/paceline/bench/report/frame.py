@@ -10,7 +10,7 @@ from paceline.bench.method import PLAIN
 from paceline.bench.report.cells import Tagged
 from paceline.bench.report.gathered import Gathered
 from paceline.bench.results import MethodFacts
-from paceline.metrics import tokens_per_s
+from paceline.metrics import paired_speedup, tokens_per_s
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class Frame:
         return [x for _, x in self.measured[name]]
 
     def rate(self, name: str) -> float:
-        """Tokens/s, answers pooled."""
+        """How fast a method is: over the same run's plain decoding where there is one, else in tokens/s."""
+        plain, own = self.paired(name)
+        if own:
+            return paired_speedup(plain, own)[0]
         done = self.done(name)
         return tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done))
 
@@ -33,7 +36,7 @@ class Frame:
         """Methods that differ in sizes or policy only, by what they have in common."""
         found: dict[str, list[MethodFacts]] = {}
         for method in self.methods:
-            found.setdefault(family(method.name), []).append(method)
+            found.setdefault(method.family, []).append(method)
         return found
 
     def best(self) -> dict[str, MethodFacts]:
@@ -48,12 +51,6 @@ class Frame:
             (plain[run, x.place], x.seconds_per_token) for run, x in self.measured[name] if (run, x.place) in plain
         ]
         return [base for base, _ in pairs], [own for _, own in pairs]
-
-
-def family(name: str) -> str:
-    """A method's name without its sizes and its policy."""
-    words = [word for word in name.split(" ") if "=" not in word]
-    return " ".join([words[0].partition("+")[0], *words[1:]])
 
 
 def frames(gathered: Gathered, titles: Mapping[tuple[tuple[str, float], ...], str]) -> list[Frame]:

@@ -47,19 +47,20 @@ def gather(paths: Sequence[Path]) -> Gathered:
         _check_comparable(path, run, paths[0], runs[0])
         if not run.by_prompt:
             raise InputError(f"{str(path)!r} holds no measurement yet; let its bench measure a prompt first.")
-    named = _names(paths, runs)
     methods: dict[str, MethodFacts] = {}
     found = []
-    for number, run in enumerate(runs):
-        for facts in run.methods:
-            methods.setdefault(named[number, facts.name], MethodFacts(named[number, facts.name], facts.settings))
-        found += [(number, replace(x, method=named[number, x.method])) for x in run.measurements]
+    for number, (label, run) in enumerate(zip(_labels(paths), runs, strict=True)):
+        apart = _differing(number, runs)
+        own = {m.name: _labelled(m, label) if m.name in apart else m for m in run.methods}
+        for facts in own.values():
+            methods.setdefault(facts.name, facts)
+        found += [(number, replace(x, method=own[x.method].name)) for x in run.measurements]
     return Gathered(
-        tuple(path.name for path in paths),
+        tuple(_labels(paths)),
         tuple(run.provenance for run in runs),
         tuple(methods.values()),
         tuple(found),
-        tuple(_warnings(paths, runs)),
+        tuple(_warnings(paths, runs, found)),
     )
 
 
@@ -73,31 +74,53 @@ def _check_comparable(path: Path, run: Results, first: Path, other: Results) -> 
             )
 
 
-def _names(paths: Sequence[Path], runs: Sequence[Results]) -> dict[tuple[int, str], str]:
-    """What each run's methods are called beside the others'."""
-    everywhere = [m.name for run in runs for m in run.methods]
-    return {
-        (number, m.name): m.name
-        if m.name in (PLAIN, HF) or everywhere.count(m.name) == 1
-        else f"{m.name} [{paths[number].stem}]"
-        for number, run in enumerate(runs)
-        for m in run.methods
-    }
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Names of the files, whole paths where names are the same."""
+    stems = [path.stem for path in paths]
+    return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
 
 
-def _warnings(paths: Sequence[Path], runs: Sequence[Results]) -> list[str]:
-    found = []
+def _labelled(method: MethodFacts, label: str) -> MethodFacts:
+    return replace(method, name=f"{method.name} [{label}]", family=f"{method.family} [{label}]")
+
+
+def _differing(number: int, runs: Sequence[Results]) -> set[str]:
+    """Methods of a run that another run has too, with other settings or on the same prompts: what cannot be one row.
+    Plain decoding and Hugging Face's are the same everywhere."""
+    ours = runs[number]
+    found = set()
+    for other in (run for i, run in enumerate(runs) if i != number):
+        theirs = {m.name: m for m in other.methods}
+        for m in ours.methods:
+            if m.name in theirs and m.name not in (PLAIN, HF):
+                both = _measured(ours, m.name) & _measured(other, m.name)
+                if both or dict(theirs[m.name].settings) != dict(m.settings):
+                    found.add(m.name)
+    return found
+
+
+def _measured(run: Results, name: str) -> set[tuple[object, ...]]:
+    return {(x.place, tuple(sorted(x.asked.items()))) for x in run.measurements if x.method == name}
+
+
+def _warnings(paths: Sequence[Path], runs: Sequence[Results], found: Sequence[tuple[int, Measurement]]) -> list[str]:
+    said = []
     for name in _MACHINE:
         values = list(dict.fromkeys(str(run.provenance.get(name)) for run in runs))
         if len(values) > 1:
-            found.append(
+            said.append(
                 f"The runs differ in {name} ({', '.join(values)}): speed-ups are over each run's own plain decoding, "
                 "tokens/s do not compare."
             )
     for path, run in zip(paths, runs, strict=True):
         missing = len(run.settings.get("prompts", ())) - len(run.by_prompt)
         if missing > 0:
-            found.append(f"{path.name} is not complete: {missing} prompts have not been measured.")
+            said.append(f"{path.name} is not complete: {missing} prompts have not been measured.")
         if PLAIN not in {m.name for m in run.methods}:
-            found.append(f"{path.name} has no plain decoding, so that its methods have no speed-up.")
-    return found
+            said.append(f"{path.name} has no plain decoding, so that its methods have no speed-up.")
+    places: dict[str, set[tuple[str, str, int]]] = {}
+    for _, x in found:
+        places.setdefault(x.method, set()).add(x.place)
+    if len({frozenset(own) for own in places.values()}) > 1:
+        said.append("Not every method was measured on the same prompts: rows of all prompts are of those of each.")
+    return said

@@ -42,7 +42,8 @@ def page(parts: Sequence[Part], provenance: Sequence[Mapping[str, Any]], warning
     for part in parts:
         body.append(f"<h2>{html.escape(part.title)}</h2>")
         for name, grid in part.tables.items():
-            body += [f"<h3>{html.escape(name)}</h3>", _table(grid)]
+            body += [f"<h3>{html.escape(name)}</h3>"] if name else []
+            body.append(_table(grid))
         body += [f"<figure>{_inline(svg)}</figure>" for svg in part.figures.values()]
     body.append("<h2>Where the figures come from</h2>")
     body += [_facts(facts) for facts in provenance]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def section(path: Path) -> str:
         summary = json.loads(path.read_text(encoding="utf-8"))
         cells = [_cell(row) for row in summary["cells"]]
         provenance = summary["provenance"]
-        parts = [_sentence(provenance[0], cells)]
+        parts = [_sentence(provenance[0], int(summary["answers"]))]
         for asked, title in titles(cells).items():
             own = [cell for cell in cells if tuple(sorted(cell.asked.items())) == asked]
             parts += [f"{title}, all prompts:", markdown(overall(own)).rstrip()]
@@ -61,12 +61,12 @@ def _cell(row: Mapping[str, Any]) -> Cell:
     return Cell(asked={name: float(value) for name, value in row.items() if name not in own}, **own)
 
 
-def _sentence(facts: Mapping[str, Any], cells: Sequence[Cell]) -> str:
-    answers = max(cell.answers for cell in cells if cell.set_name == ALL)
+def _sentence(facts: Mapping[str, Any], answers: int) -> str:
     target = Path(str(facts["target"])).name
+    most = f" of at most {facts['max_tokens']} tokens" if "max_tokens" in facts else ""
     return (
-        f"{target}, {facts['dtype']}, batch {facts['batch']}, {answers} answers of {facts['max_tokens']} tokens; "
-        f"{facts['processor']} ({facts['cpu_capability']}), {facts['threads']} threads, torch {facts['torch']}, "
-        f"transformers {facts['transformers']}. Speed-ups are over `plain`: medians of answers, paired, with 95% "
-        "bootstrap intervals; tau is tokens per round, bonus included."
+        f"{target}, {facts['dtype']}, batch {facts['batch']}, {answers} answers{most}; {facts['processor']} "
+        f"({facts['cpu_capability']}), {facts['threads']} threads, torch {facts['torch']}, transformers "
+        f"{facts['transformers']}. Speed-ups are over `plain`: medians of answers, paired, with 95% bootstrap "
+        "intervals; tau is tokens per round, bonus included."
     )

@@ -11,6 +11,8 @@ from paceline.bench.report.frame import Frame
 from paceline.bench.results import MethodFacts
 
 _RESAMPLES = 2000
+OWN = "the drafter's own sizes"
+"""In place of a plan that nobody asked for."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Regret:
 
 def plan_regrets(frame: Frame, methods: Sequence[MethodFacts]) -> list[Regret]:
     """Plans of one method from the least loss on; nothing where fewer than two fixed plans were run."""
-    rates = {m.name: {x.place: 1.0 / x.seconds_per_token for x in frame.done(m.name)} for m in methods}
-    fixed = [m.name for m in methods if m.settings.get("policy") == "fixed" or "=" in m.name]
+    rates = {m.name: {(run, x.place): 1.0 / x.seconds_per_token for run, x in frame.measured[m.name]} for m in methods}
+    fixed = [m.name for m in methods if m.settings.get("policy") == "fixed"]
     if len(fixed) < 2:
         return []
     places = [place for place in rates[fixed[0]] if all(place in of_plan for of_plan in rates.values())]
@@ -42,15 +44,5 @@ def plan_regrets(frame: Frame, methods: Sequence[MethodFacts]) -> list[Regret]:
         losses = 1.0 - table[draws, column].mean(1) / oracle[draws].mean(1)
         low, high = np.percentile(losses, [2.5, 97.5])
         loss = 1.0 - table[:, column].mean() / oracle.mean()
-        rows.append(Regret(plan_label(m.name), m.name in fixed, float(loss), float(low), float(high)))
+        rows.append(Regret(m.plan or OWN, m.name in fixed, float(loss), float(low), float(high)))
     return sorted(rows, key=lambda row: row.loss)
-
-
-def plan_label(name: str) -> str:
-    """What tells a plan from the others of its method."""
-    words = [word for word in name.split(" ") if not word.startswith("[")]
-    policy = words[0].partition("+")[2]
-    numbers = dict(word.split("=") for word in words[1:])
-    nodes = [f"{numbers['tree_budget']} nodes"] if "tree_budget" in numbers else []
-    block = [f"block {numbers['block_size']}"] if "block_size" in numbers else []
-    return ", ".join([*([policy] if policy else []), *nodes, *block]) or "the drafter's own sizes"

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.bench.report.cells import ALL, Cell, as_row
+from paceline.bench.results import MethodFacts
 
 CONVENTION = "speed-up over plain decoding (median of answers, paired) / tau (tokens per round, bonus included)"
 Grid = tuple[list[str], list[list[str]]]
@@ -73,6 +74,12 @@ def _same_text(cell: Cell) -> str:
         return ""
     ties = f"; {cell.near_ties} part at a near-tie" if cell.near_ties else ""
     return f"{cell.same_text}/{cell.answers}{ties}"
+
+
+def drafting(methods: Sequence[MethodFacts]) -> Grid:
+    """How each method drafts: all that its settings say."""
+    names = list(dict.fromkeys(name for m in methods for name in m.settings))
+    return ["method", *names], [[m.name, *(str(m.settings.get(name, "")) for name in names)] for m in methods]
 
 
 def markdown(grid: Grid) -> str:

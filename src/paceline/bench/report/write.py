@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.method import PLAIN
+from paceline.bench.measurement import Measurement
+from paceline.bench.method import HF, PLAIN
 from paceline.bench.report.cells import ALL, Cell, as_row, cells
-from paceline.bench.report.figures import write_figures
+from paceline.bench.report.figures import FIGURES, write_figures
 from paceline.bench.report.frame import frames
 from paceline.bench.report.gathered import Gathered
 from paceline.bench.report.page import Part, page
-from paceline.bench.report.tables import CONVENTION, by_set, comma_separated, latex, markdown, overall, titles
+from paceline.bench.report.tables import CONVENTION, by_set, comma_separated, drafting, latex, markdown, overall, titles
 from paceline.bench.summary import slower_than_hugging_face
+from paceline.metrics import tokens_per_s
 from paceline.records import write_text
 from paceline.result_files import write_json
 
 SUMMARY = "summary.json"
 
 
-def write_report(gathered: Gathered, folder: Path) -> list[Path]:
-    """Write everything into the folder; the paths of what was written.
+def write_report(gathered: Gathered, folder: Path) -> tuple[list[Path], list[str]]:
+    """Write everything into the folder, in place of an earlier report; the paths of what was written, and what a reader
+    must be warned of.
 
     `results.csv` has every cell with its interval. For each kind of request there is `by_set` and `overall` as Markdown
     and LaTeX, and the figures as PNG and SVG; names end in a number where there are several kinds. `index.html` has it
     all in one file.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _clear(folder)
     found = cells(gathered)
     named = titles(found)
-    warnings = [*gathered.warnings, *_slower(found), *_otherwise_right(gathered, found)]
+    warnings = [*gathered.warnings, *_slower(gathered), *_otherwise_right(gathered, found)]
     paths = [_kept(folder / "results.csv", comma_separated(found))]
     parts = []
     for number, frame in enumerate(frames(gathered, named), start=1):
@@ -45,7 +50,18 @@ def write_report(gathered: Gathered, folder: Path) -> list[Path]:
         parts.append(Part(frame.title, tables, svg))
         paths += drawn
     write_json(folder / SUMMARY, _summary(gathered, found, warnings))
-    return [*paths, folder / SUMMARY, _kept(folder / "index.html", page(parts, gathered.provenance, warnings))]
+    about = Part("The methods", {"": drafting(gathered.methods)}, {})
+    last = _kept(folder / "index.html", page([*parts, about], gathered.provenance, warnings))
+    return [*paths, folder / SUMMARY, last], warnings
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier report wrote, which may have had other parts."""
+    names = "|".join(["by_set", "overall", *FIGURES])
+    written = re.compile(rf"((?:{names})(?:_\d+)?\.(?:md|tex|png|svg)|results\.csv|summary\.json|index\.html)")
+    for path in folder.iterdir():
+        if written.fullmatch(path.name):
+            path.unlink()
 
 
 def _kept(path: Path, text: str) -> Path:
@@ -56,18 +72,31 @@ def _kept(path: Path, text: str) -> Path:
 def _summary(gathered: Gathered, found: list[Cell], warnings: list[str]) -> dict[str, Any]:
     return {
         "files": list(gathered.files),
+        "answers": len({(x.place, tuple(sorted(x.asked.items()))) for _, x in gathered.measurements}),
         "provenance": [dict(facts) for facts in gathered.provenance],
-        "methods": [{"name": m.name, "settings": dict(m.settings)} for m in gathered.methods],
+        "methods": [vars(m) for m in gathered.methods],
         "warnings": warnings,
         "cells": [as_row(cell) for cell in found],
     }
 
 
-def _slower(found: list[Cell]) -> list[str]:
-    """Said once, of the first kind of request in which it is so."""
-    rows = [{"method": cell.method, "tokens_per_s": cell.tokens_per_s} for cell in found if cell.set_name == ALL]
-    warning = slower_than_hugging_face(rows)
-    return [warning] if warning else []
+def _slower(gathered: Gathered) -> list[str]:
+    """Where plain decoding is slower than Hugging Face's, for each run and kind of request."""
+    groups: dict[tuple[object, ...], dict[str, list[Measurement]]] = {}
+    for run, x in gathered.measurements:
+        if x.method in (PLAIN, HF):
+            groups.setdefault((run, *sorted(x.asked.items())), {}).setdefault(x.method, []).append(x)
+    rows = [
+        [
+            {
+                "method": name,
+                "tokens_per_s": tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done)),
+            }
+            for name, done in group.items()
+        ]
+        for group in groups.values()
+    ]
+    return list(dict.fromkeys(warning for group in rows if (warning := slower_than_hugging_face(group))))
 
 
 def _otherwise_right(gathered: Gathered, found: list[Cell]) -> list[str]:
@@ -81,6 +110,7 @@ def _otherwise_right(gathered: Gathered, found: list[Cell]) -> list[str]:
         "but in float32 they must agree: please report it."
         for cell in of_all
         if (base := plain.get(tuple(cell.asked.items()))) is not None
+        and cell.method != HF
         and cell.judged == base.judged
         and cell.right != base.right
     ]
