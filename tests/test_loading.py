@@ -1,10 +1,12 @@
 """What a user may hand to `load`, and the sentence that comes back when it cannot be used."""
 
 import json
+import shutil
 import warnings
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from paceline.adaptation.settings import AdaptationSettings
 from paceline.adaptation.task import DFlashTask, Eagle3Task, SpecBlockTask
@@ -14,6 +16,7 @@ from paceline.checkpoints.z_lab import save_dflash
 from paceline.errors import CheckpointError, InputError
 from paceline.loading import load
 from paceline.policies.base import Plan
+from paceline.provenance import provenance
 from paceline.sources import template_digest
 from paceline.types import GenerationSettings
 from tiny_dflash import tiny_network
@@ -169,6 +172,20 @@ def test_an_encoder_decoder_target_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
     with pytest.raises(InputError, match="encoder-decoder"):
         load(str(tmp_path))
+
+
+def test_the_thinking_mode_is_the_chat_templates_and_is_refused_where_there_is_none(folder, tmp_path):
+    with pytest.raises(InputError, match="has no enable_thinking"):
+        load(str(folder), "none", thinking=False)
+    thinks = tmp_path / "thinks"
+    shutil.copytree(folder, thinks)
+    tokenizer = AutoTokenizer.from_pretrained(thinks)
+    tokenizer.chat_template = TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %} w7{% endif %}"
+    tokenizer.save_pretrained(thinks)
+    own, on, off = (load(str(thinks), "none", thinking=mode) for mode in (None, True, False))
+    assert own.encode("w1") == on.encode("w1") == [*off.encode("w1"), on.tokenizer.convert_tokens_to_ids("w7")]
+    modes = [provenance(m.target.info, m.tokenizer, [], m.thinking)["thinking_mode"] for m in (own, on, off)]
+    assert modes == ["as the template has it", "on", "off"]
 
 
 def test_a_drafter_trained_with_another_chat_template_warns_and_works(folder, tmp_path):

@@ -67,6 +67,7 @@ def load(
     device: str | None = None,
     threads: int | None = None,
     num_prefixes: int = NUM_PREFIXES,
+    thinking: bool | None = None,
 ) -> Model:
     """Load a target and a drafter.
 
@@ -80,8 +81,9 @@ def load(
     "fixed:SIZE[:NODES]", "blockpilot[:FOLDER]", "cost_aware[:calibrated]" or "joint[:FOLDER]"; the last two kinds
     measure this machine once (None: `block_size`, or the drafter's own). `adapt` lets the drafter learn from what it
     serves (the model's `adapter` tells what it did, and saves it). `dtype` defaults to float32 on a CPU and to the
-    checkpoint's elsewhere. The caches of the last `num_prefixes` answers are kept for prompts that begin like them
-    (in bfloat16 and float16 such a prompt's text may part from a fresh start's where two tokens nearly tie).
+    checkpoint's elsewhere. `thinking` switches the thinking mode of chat templates that have one. The caches of the
+    last `num_prefixes` answers are kept for prompts that begin like them (in bfloat16 and float16 such a prompt's
+    text may part from a fresh start's where two tokens nearly tie).
 
     Raises:
         InputError: unknown names, missing paths, checkpoints that do not fit (and its subclasses).
@@ -112,7 +114,7 @@ def load(
         parts = replace(parts, policy=load_policy(policy, loaded, part, tree_budget, pair))
     if adapt is not False:
         parts = replace(parts, observer=make_adapter(parts, drafter, AdaptationSettings() if adapt is True else adapt))
-    return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes)
+    return Model(parts, tokenizer, is_embedded=target is None, num_prefixes=num_prefixes, thinking=thinking)
 
 
 def _refuse_contradictions(

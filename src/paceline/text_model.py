@@ -23,10 +23,25 @@ NUM_PREFIXES = 2
 MAX_SAMPLES = 1024
 
 
+#: How chat templates name the switch of their thinking mode.
+THINKING = "enable_thinking"
+
+
+def _check_thinking(tokenizer: Any, thinking: bool | None) -> None:
+    """Refuse a mode where the chat template has none.
+
+    Raises:
+        InputError: says so.
+    """
+    if thinking is not None and THINKING not in (tokenizer.chat_template or ""):
+        raise InputError(f"thinking is {thinking}, but the target's chat template has no {THINKING}; leave it out.")
+
+
 class Model:
     """A target with its tokenizer, drafter and policy: text in, text out.
 
-    Requests of one `Model` share an engine, so `stream` may be called for several prompts at a time.
+    Requests of one `Model` share an engine, so `stream` may be called for several prompts at a time. `thinking`
+    switches the thinking mode of chat templates that have one; as the template does by itself where None.
     """
 
     def __init__(
@@ -36,8 +51,11 @@ class Model:
         max_batch: int = 8,
         is_embedded: bool = False,
         num_prefixes: int = NUM_PREFIXES,
+        thinking: bool | None = None,
     ):
+        _check_thinking(tokenizer, thinking)
         self.parts = parts
+        self.thinking = thinking
         self.is_embedded = is_embedded
         self.tokenizer = tokenizer
         self.engine = Engine(
@@ -86,7 +104,8 @@ class Model:
         if self.tokenizer.chat_template is None:
             raise InputError("this tokenizer has no chat template for a conversation; pass plain text instead.")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        asked = {} if self.thinking is None else {THINKING: self.thinking}
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **asked)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def submit(self, prompt: str | list[dict[str, str]], settings: GenerationSettings | None = None) -> Request:

@@ -30,6 +30,7 @@ class BenchConfig:
     policies: tuple[str, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
     dtype: str | None = None
+    thinking: bool | None = None
     device: str | None = None
     threads: int | None = None
     repeats: int = 1

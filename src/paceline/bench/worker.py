@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from transformers.utils import logging
+
 from paceline.bench.config import BenchConfig
 from paceline.bench.judging.judge import working_judge
 from paceline.bench.measurement import Measurement
@@ -50,10 +52,18 @@ def make_worker(config: BenchConfig, report: Callable[[str], None] = print, part
     Raises:
         InputError: a model, drafter, method, prompt or judge that cannot be used.
     """
+    logging.disable_progress_bar()
     pinned = "left to Ray" if part is None else pin(config.threads, part)
     if config.target is None:
         embedded_target(report=report)
-    model = load(config.target, NO_DRAFTER, dtype=config.dtype, device=config.device, threads=config.threads)
+    model = load(
+        config.target,
+        NO_DRAFTER,
+        dtype=config.dtype,
+        device=config.device,
+        threads=config.threads,
+        thinking=config.thinking,
+    )
     reference = None
     if {HF, HF_DFLASH} & set(config.methods):
         reference = load_hugging_face(config.target, config.dtype, config.device)
@@ -78,7 +88,7 @@ def _methods(config: BenchConfig, model: Model, reference: Any) -> list[Method]:
 
 
 def _facts(config: BenchConfig, model: Model, pinned: str) -> dict[str, Any]:
-    facts = provenance(model.target.info, model.tokenizer, list(config.command))
+    facts = provenance(model.target.info, model.tokenizer, list(config.command), model.thinking)
     facts["target_digest"] = pair_digests(config.target, NO_DRAFTER)["target_digest"]
     facts["prompts"] = len(config.prompts)
     swept = {sweep.name for sweep in config.sweeps}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
-from paceline.cli.options import Count, GrammarOptions, Name
+from paceline.cli.options import Count, GrammarOptions, Name, Thinking, as_switch
 from paceline.errors import InputError
 from paceline.policies.spelling import check_spelling
 from paceline.prompts import Prompt, read_prompts
@@ -85,6 +86,8 @@ class Arguments(GrammarOptions):
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None
     """Type of the weights; where not given, float32 on a CPU and the checkpoint's own elsewhere."""
+    thinking: Thinking = None
+    """Thinking mode, for targets whose chat template has one; as the template does by itself where not given."""
     tree_budget: Count = None
     """Nodes of the draft trees, root excluded; the drafter's own where not given."""
     block_size: Count = None
@@ -140,6 +143,7 @@ def run(args: Arguments) -> None:
         policies=args.policies,
         sweeps=tuple(sweeps),
         dtype=args.dtype,
+        thinking=as_switch(args.thinking),
         device=args.device,
         threads=args.threads,
         repeats=args.repeats,
@@ -171,7 +175,8 @@ def _measure(args: Arguments, config: BenchConfig, console: Console) -> tuple[Re
         def make() -> Worker:
             from paceline.bench.worker import make_worker
 
-            here.append(make_worker(config, lambda text: progress.update(task, description=text)))
+            say = partial(_describe, progress, task) if console.is_terminal else console.print
+            here.append(make_worker(config, say))
             return here[0]
 
         results = measure_missing(config, args.results, _map(args, config, make), show)
@@ -179,16 +184,18 @@ def _measure(args: Arguments, config: BenchConfig, console: Console) -> tuple[Re
 
 
 def _map(args: Arguments, config: BenchConfig, make: Callable[[], Worker]) -> Map:
-    import functools
-
     from paceline.scale import map_here, map_on_ray
 
     if args.ray is None:
         return lambda items: map_here(make, items)
     from paceline.bench.worker import make_worker
 
-    there = functools.partial(make_worker, config, _say_nothing, None)
+    there = partial(make_worker, config, _say_nothing, None)
     return lambda items: map_on_ray(there, items, args.workers, args.ray or "", args.gpus)
+
+
+def _describe(progress: Progress, task: TaskID, text: str) -> None:
+    progress.update(task, description=text)
 
 
 def _say_nothing(text: str) -> None:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 Count = Annotated[int | None, tyro.conf.arg(metavar="INT")]
+Thinking = Annotated[Literal["on", "off"] | None, tyro.conf.arg(metavar="{on,off}")]
+
+
+def as_switch(thinking: Literal["on", "off"] | None) -> bool | None:
+    """The flag as `paceline.load` takes it."""
+    return None if thinking is None else thinking == "on"
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class ModelOptions:
     exact: bool = False
     """Refuse a target that rounds a token's logits differently when other tokens are in the pass (in bfloat16, tokens
     that nearly tie could then swap)."""
+    thinking: Thinking = None
+    """Thinking mode, for targets whose chat template has one; as the template does by itself where not given."""
     tree_budget: Count = None
     """Nodes of the draft tree, root excluded; the drafter's own where not given."""
     block_size: Count = None
@@ -75,6 +83,7 @@ class ModelOptions:
             InputError: a length of the stream where nothing learns from it.
         """
         arguments = asdict(self)
+        arguments["thinking"] = as_switch(self.thinking)
         expected = arguments.pop("adapt_queries")
         if expected is not None:
             if not self.adapt:

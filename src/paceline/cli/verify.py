@@ -78,7 +78,7 @@ def run(args: Arguments) -> None:
 
         settings = asdict(args) | {"prompts": [str(path) for path in args.prompts], "json": str(args.json)}
         settings["drafted"] = list(subject.drafted)
-        facts = provenance(model.target.info, model.tokenizer, sys.argv)
+        facts = provenance(model.target.info, model.tokenizer, sys.argv, model.thinking)
         write_json(args.json, {"provenance": facts, "settings": settings, "laws": rows})
     broken = [row for row in rows if not row["holds"]]
     if broken:
