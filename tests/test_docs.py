@@ -2,14 +2,17 @@
 
 import ast
 import inspect
+import json
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import paceline
+from paceline.bench.report.readme import with_results
 from paceline.cli import COMMANDS, parse
 from paceline.drafters.base import DraftRequest, NoState
 from paceline.loading import load
@@ -163,3 +166,17 @@ def test_the_prompt_sets_that_the_readme_names_come_with_the_project():
         assert read_prompts((ROOT / path,), None)
         ignored = subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT, check=False)
         assert ignored.returncode != 0, f"{path} is not part of the repository"
+
+
+def test_the_results_of_the_readme_are_those_of_the_summary_that_they_name():
+    assert "<!-- results: docs/results/" in README
+    assert with_results(README, ROOT) == README
+
+
+def test_the_command_of_the_results_is_the_one_that_made_them():
+    (path,) = re.findall(r"<!-- results: (\S+) -->", README)
+    (made_with,) = json.loads((ROOT / path).read_text("utf-8"))["provenance"]
+    (shown,) = [line for line in shown_commands() if "--results run.jsonl" in line and "hf-dflash" in line]
+    _, ours = parse(shlex.split(shown)[1:])
+    _, theirs = parse(made_with["command"][1:])
+    assert replace(ours, prompts=(), results=None) == replace(theirs, prompts=(), results=None)

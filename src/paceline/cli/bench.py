@@ -148,7 +148,7 @@ def run(args: Arguments) -> None:
         threads=args.threads,
         repeats=args.repeats,
         judged=args.judge,
-        command=tuple(sys.argv),
+        command=("paceline", *sys.argv[1:]),
     )
     _check_methods(args, config)
     results, worker = _measure(args, config, console)
