@@ -9,7 +9,7 @@ from paceline.adaptation.settings import AdaptationSettings
 from paceline.cli import main
 from paceline.decode import Parts
 from paceline.drafter_loading import load_drafter
-from paceline.embedded import embedded_drafter, embedded_policies
+from paceline.embedded import DRAFTER_KINDS, embedded_drafter, embedded_policies
 from paceline.engine import Engine
 from paceline.loading import load, make_parts
 from paceline.sources import load_tokenizer
@@ -59,7 +59,7 @@ def test_greedy_text_equals_hugging_face_generate_alone(target, expected, kind):
     assert accepted > 0
 
 
-@pytest.mark.parametrize(("kind", "tree"), [("dflash", "chain"), ("dflash", "best_first"), ("specblock", "best_first")])
+@pytest.mark.parametrize(("kind", "tree"), [("dflash", "chain"), *((kind, "best_first") for kind in DRAFTER_KINDS)])
 def test_greedy_text_equals_hugging_face_generate_in_a_batch_that_changes(target, expected, kind, tree):
     engine = Engine(_drafted(target, kind, tree), max_batch=8)
     requests = [
@@ -89,7 +89,7 @@ def test_a_drafter_that_learns_meanwhile_changes_no_text(expected):
 
 
 def test_the_drafters_that_come_with_it_are_small():
-    for kind in ("dflash", "specblock"):
+    for kind in DRAFTER_KINDS:
         assert sum(f.stat().st_size for f in embedded_drafter(kind).iterdir()) < 16e6
 
 

@@ -27,9 +27,9 @@ from paceline.records import write_text
 FORMAT = 1
 #: What two runs must have in common for their numbers to be compared.
 COMPARABLE = ("target_digest", "dtype", "chat_template_sha256", "thinking_mode", "grammar")
-#: What a run that goes on must find as it was, beside that.
 _LONG = 200
 """Characters that are too many to be read in a sentence."""
+#: What a run that goes on must find as it was, beside what is comparable.
 _OF_THE_MACHINE = ("accelerator", "threads", "processor", "torch", "transformers")
 
 
