@@ -18,6 +18,7 @@ def main() -> None:
         dtype="float32",
         max_model_len=512,
         max_num_seqs=1,
+        gpu_memory_utilization=0.4,  # of a CPU's memory too
         enforce_eager=True,
         enable_prefix_caching=False,
         disable_log_stats=False,

