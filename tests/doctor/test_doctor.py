@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from paceline.doctor.beside_target import read_target
 from paceline.doctor.examine import examine
 from paceline.doctor.finding import Severity
 from paceline.doctor.measured import AS_STORED, PLAIN_ROPE, TARGETS_ROPE, Measured, judge
+from paceline.embedded import DRAFTER_KINDS, embedded_drafter
 from paceline.errors import CheckpointError
 from paceline.export.run import export
 from paceline.sources import template_digest, tokenizer_digest
@@ -344,7 +346,20 @@ def test_what_is_no_checkpoint_is_refused_in_a_sentence(target, tmp_path, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dflash", "specblock"])
+@pytest.mark.parametrize("kind", DRAFTER_KINDS)
 def test_the_drafters_that_come_with_us_are_sound(kind, capsys):
     assert main(["doctor", kind, "--strict", "--no-measure"]) == 0
     assert "Nothing is wrong." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_layers_of_a_trained_drafter_are_told_by_what_it_accepts(shift, tmp_path, capsys):
+    moved = shutil.copytree(embedded_drafter("eagle3"), tmp_path / "moved")
+    config = json.loads((moved / "config.json").read_text())
+    for holder in (config, config["eagle_config"]):
+        holder[TAPS] = [layer + shift for layer in holder[TAPS]]
+    (moved / "config.json").write_text(json.dumps(config))
+    assert main(["doctor", str(moved), "--threads", "2"]) == shift
+    said = capsys.readouterr().out
+    assert ("are accepted from the layers one lower" in said and "to [1, 14, 27]" in said) is bool(shift)
