@@ -14,6 +14,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "xxx", "\\\\\\\\", "ooo", "+++")
 
+_COLUMNS = 4
+"""Panels beside each other."""
+
 
 def marks(number: int) -> dict[str, Any]:
     """Colour and marker of the line of this number; the dash changes when they begin again."""
@@ -44,6 +47,11 @@ def check_matplotlib() -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.")
+
+
+def rows_for(count: int) -> int:
+    """Rows of panels, so that a page's width has room for those of one."""
+    return -(-count // _COLUMNS)
 
 
 def axes(count: int, rows: int = 1, height: float = 3.9, width: float = 3.6, **shared: Any) -> tuple[Any, list[Any]]:

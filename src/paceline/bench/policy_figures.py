@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.acceptance_tables import AcceptanceTable
-from paceline.bench.drawing import axes, save
+from paceline.bench.drawing import axes, rows_for, save
 from paceline.bench.policy_report import histogram
 
 UNITS = {"tau": "tokens per round (tau)", "tokens_per_s": "tokens/s"}
@@ -33,7 +33,7 @@ def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
 
 def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
     """A panel a table: every prompt's line, its best size marked, and the mean."""
-    figure, panels = axes(len(tables))
+    figure, panels = axes(len(tables), rows_for(len(tables)))
     for panel, table in zip(panels, tables, strict=True):
         values, sizes = table.values(judge), list(table.block_sizes)
         for row in values:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.acceptance_tables import AcceptanceTable
-from paceline.bench.drawing import HATCHES, axes, marks, save
+from paceline.bench.drawing import HATCHES, axes, marks, rows_for, save
 from paceline.bench.method import PLAIN
 from paceline.bench.policy_figures import by_size
 from paceline.bench.report.cells import reached, stage_ms, tau
@@ -20,8 +20,6 @@ from paceline.bench.results import MethodFacts
 from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.metrics import STAGES, paired_speedup
 
-_COLUMNS = 4
-"""Panels in a row."""
 _LEAST_SHARE = 0.002
 """Rounds that are rarer do not stretch an axis."""
 
@@ -182,7 +180,7 @@ def regret(frame: Frame) -> Any | None:
     if not found:
         return None
     longest = max(map(len, found.values()))
-    figure, panels = axes(len(found), height=1.8 + 0.26 * longest, width=4.4)
+    figure, panels = axes(len(found), rows_for(len(found)), height=1.8 + 0.26 * longest, width=4.4)
     for panel, (name, rows) in zip(panels, found.items(), strict=True):
         labels = [row.label for row in rows][::-1]
         values = np.array([[row.loss, row.low, row.high] for row in rows][::-1]) * 100
@@ -216,7 +214,7 @@ def write_figures(frame: Frame, suffix: str, folder: Path) -> list[Path]:
 
 
 def _grid(count: int, **shared: Any) -> tuple[Any, list[Any]]:
-    return axes(count, rows=-(-count // _COLUMNS), height=2.6, width=2.4, **shared)
+    return axes(count, rows_for(count), height=2.6, width=2.4, **shared)
 
 
 def _titled(figure: Any, title: str, frame: Frame) -> Any:
