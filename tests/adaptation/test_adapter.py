@@ -100,7 +100,9 @@ def serve(target, adapter, queries, temperature=0.0, max_tokens=16, max_batch=1)
     return found, expected, requests
 
 
-@pytest.mark.parametrize("make", [specblock_task, dflash_task, eagle3_task])
+@pytest.mark.parametrize(
+    "make", [dflash_task, *(pytest.param(make, marks=pytest.mark.slow) for make in (specblock_task, eagle3_task))]
+)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_text_stays_while_weights_change_in_the_middle_of_it(target, tmp_path, make, temperature):
     adapter = Adapter(make(target, tmp_path), EAGER)

@@ -49,6 +49,7 @@ def places(path):
     return [(x.method, *x.place, x.asked["temperature"]) for x in read_results(path).measurements]
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_every_combination_and_is_reported(folder, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     more = ["--sweep", "tree_budget=2,4", "--sweep", "block_size=3,4", "--sweep", "temperature=0,1", "--limit", "2"]

@@ -52,6 +52,7 @@ def test_each_drafter_serves_the_methods_of_its_dialect(folders):
     assert static.engine.parts.drafter.tree.width is not None
 
 
+@pytest.mark.slow
 def test_a_method_that_learns_stands_beside_its_frozen_counterpart(folders):
     target, dflash, _ = folders
     model, names = load(target, "none"), ["plain", "ddtree", "ddtree-adapt"]

@@ -80,6 +80,7 @@ def test_a_bonus_from_the_wrong_node_breaks_the_law_of_the_bonus(monkeypatch):
     assert first_broken(subject()) == "bonus"
 
 
+@pytest.mark.slow
 def test_noise_of_the_wrong_position_breaks_the_laws_of_sampled_texts_only(monkeypatch):
     right = paceline.decode.choose_tokens
 
