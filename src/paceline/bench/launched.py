@@ -21,6 +21,7 @@ from paceline.bench.results import (
     begin,
     check_alike,
     cut_unfinished,
+    lock_of,
     only_one,
     read_results,
     resumed,
@@ -55,7 +56,8 @@ def measure_launched(config: BenchConfig, path: Path | None) -> Results | None:
         raise InputError(f"device {config.device!r} came, but a launcher gives every process its own; leave it out.")
     from accelerate import PartialState
 
-    state = PartialState(timeout=_PATIENCE)
+    has_none = not torch.accelerator.is_available()  # accelerate then takes every process for the only one
+    state = PartialState(cpu=has_none or config.device == "cpu", timeout=_PATIENCE)
     try:
         with only_one(path if state.is_main_process else None):
             return _measure(config, path, state)
@@ -121,3 +123,4 @@ def _join(config: BenchConfig, path: Path) -> None:
             for number in sorted(set(found.by_prompt) - held):
                 append(path, number, found.by_prompt[number])
         part.unlink()
+        lock_of(part).unlink(missing_ok=True)

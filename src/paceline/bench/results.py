@@ -120,7 +120,7 @@ def only_one(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    lock = FileLock(lock_of(path), timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
@@ -131,6 +131,11 @@ def only_one(path: Path | None) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def lock_of(path: Path) -> Path:
+    """The file that says who writes to a results file; it stays beside it."""
+    return path.with_name(f".{path.name}.lock")
 
 
 def resumed(path: Path | None, settings: Mapping[str, Any]) -> Results | None:
