@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.bench.judging.judge import Kind
@@ -45,10 +45,6 @@ class BenchConfig:
     def num_answers(self) -> int:
         """Turns of all prompts, each of which every method answers once for each request (`repeats` aside)."""
         return sum(len(prompt.turns) for prompt in self.prompts) * len(self.requests())
-
-    def on(self, device: str) -> BenchConfig:
-        """The same on another device."""
-        return replace(self, device=device)
 
     def settings(self) -> dict[str, Any]:
         """What a results file must have been begun with to be gone on with, as JSON has it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import importlib.util
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ def measure_launched(config: BenchConfig, path: Path | None) -> Results | None:
 
 
 def _measure(config: BenchConfig, path: Path, state: PartialState) -> Results | None:
-    own = config if config.device is not None else config.on(str(state.device))
+    own = config if config.device is not None else replace(config, device=str(state.device))
     if state.is_main_process:
         _join(config, path)  # what a killed run left
     state.wait_for_everyone()

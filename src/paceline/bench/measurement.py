@@ -14,6 +14,13 @@ from paceline.near_ties import Divergence
 from paceline.prompts import Prompt
 from paceline.types import Statistics
 
+Request = tuple[tuple[str, float], ...]
+"""What was asked, by name in alphabetical order."""
+
+
+def request_key(asked: Mapping[str, float]) -> Request:
+    return tuple(sorted(asked.items()))
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -49,6 +56,11 @@ class Measurement:
     def place(self) -> tuple[str, str, int]:
         """(set, id, turn): what measurements of different methods are paired by."""
         return self.prompt.set_name, self.prompt.id, self.turn
+
+    @property
+    def request(self) -> Request:
+        """What was asked, as what measurements of the same request have in common."""
+        return request_key(self.asked)
 
     @property
     def hit_limit(self) -> bool:

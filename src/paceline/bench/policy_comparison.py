@@ -11,7 +11,8 @@ from typing import Any
 
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import Described
-from paceline.metrics import paired_speedup, tokens_per_s
+from paceline.bench.pooled import rate
+from paceline.metrics import paired_speedup
 
 ORACLE = "oracle"
 
@@ -28,7 +29,7 @@ def compare_policies(methods: Sequence[Described], measurements: Sequence[Measur
         fixed = [m.name for m in group if m.settings.get("policy") == "fixed"]
         if len(fixed) < 2 or not times[fixed[0]]:
             continue
-        fixed.sort(key=lambda name: _rate(name, measurements), reverse=True)
+        fixed.sort(key=lambda name: rate([x for x in measurements if x.method == name]), reverse=True)
         times[f"{base}+{ORACLE}"] = [min(one) for one in zip(*(times[name] for name in fixed), strict=True)]
         for over in fixed:
             for name in [name for name in times if name not in fixed]:
@@ -45,8 +46,3 @@ def _groups(methods: Sequence[Described]) -> Mapping[str, list[Described]]:
         if "policy" in method.settings:
             groups.setdefault(method.name.split("+")[0], []).append(method)
     return groups
-
-
-def _rate(name: str, measurements: Sequence[Measurement]) -> float:
-    own = [x for x in measurements if x.method == name]
-    return tokens_per_s(sum(len(x.answer.tokens) for x in own), sum(x.seconds for x in own))

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from paceline.bench.measurement import Measurement, as_json, from_json
+from paceline.bench.measurement import Measurement, Request, as_json, from_json
 from paceline.bench.method import Method
 from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.errors import CheckpointError, InputError
@@ -207,7 +207,7 @@ def append(path: Path, number: int, measurements: Sequence[Measurement]) -> None
 
 def asked_apart(measurements: Sequence[Measurement]) -> list[tuple[dict[str, float], list[Measurement]]]:
     """Measurements of the same request together, in the order in which requests first come."""
-    groups: dict[tuple[tuple[str, float], ...], list[Measurement]] = {}
+    groups: dict[Request, list[Measurement]] = {}
     for x in measurements:
-        groups.setdefault(tuple(x.asked.items()), []).append(x)
+        groups.setdefault(x.request, []).append(x)
     return [(dict(asked), done) for asked, done in groups.items()]

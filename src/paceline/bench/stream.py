@@ -11,7 +11,8 @@ from paceline.adaptation.adapter import Adapter
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import Method
 from paceline.bench.methods import LEARNING, EngineMethod
-from paceline.metrics import acceptance_length, tokens_per_s
+from paceline.bench.pooled import rate
+from paceline.metrics import acceptance_length
 
 _PARTS = 6
 
@@ -31,7 +32,7 @@ def along_the_stream(methods: Sequence[Method], measurements: Sequence[Measureme
         if method.name in learning:
             row |= _updates(method)
             frozen = by_method.get(_frozen(method.name))
-            row["over_frozen"] = _total_speed(done) / _total_speed(frozen) if frozen else None
+            row["over_frozen"] = rate(done) / rate(frozen) if frozen else None
         rows.append(row)
     return rows
 
@@ -66,7 +67,3 @@ def _updates(method: Method) -> dict[str, Any]:
         for update in method.engine.parts.observer.updates
     ]
     return {"updates": found}
-
-
-def _total_speed(done: Sequence[Measurement]) -> float:
-    return tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done))

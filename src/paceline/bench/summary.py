@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import HF, PLAIN, Described
-from paceline.metrics import STAGES, acceptance_length, paired_speedup, repetition_rate, tokens_per_s
+from paceline.bench.pooled import counted, per_round, rate, reached, stage_ms, tau
+from paceline.metrics import paired_speedup, repetition_rate
 
 
 def summarise(methods: Sequence[Described], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
@@ -20,14 +20,13 @@ def summarise(methods: Sequence[Described], measurements: Sequence[Measurement])
 
 
 def _row(method: Described, done: Sequence[Measurement], baseline: Sequence[Measurement] | None) -> dict[str, Any]:
-    tokens = sum(len(x.answer.tokens) for x in done)
     apart = [x.divergence for x in done if x.divergence is not None]
     row: dict[str, Any] = {
         "method": method.name,
         "settings": dict(method.settings),
         "prompts": len(done),
-        "tokens": tokens,
-        "tokens_per_s": tokens_per_s(tokens, sum(x.seconds for x in done)),
+        "tokens": sum(len(x.answer.tokens) for x in done),
+        "tokens_per_s": rate(done),
     }
     if baseline is not None:
         ratio, low, high = paired_speedup([x.seconds_per_token for x in baseline], [x.seconds_per_token for x in done])
@@ -60,9 +59,7 @@ def _same_texts(done: Sequence[Measurement], baseline: Sequence[Measurement]) ->
 
 def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
     """Acceptance, nodes and stage times (milliseconds a round), summed over prompts before dividing."""
-    statistics = [x.answer.statistics for x in done if x.answer.statistics is not None]
-    rounds = sum(s.rounds for s in statistics)
-    if not rounds:
+    if not counted(done):
         return {
             "acceptance_length": None,
             "nodes_per_round": None,
@@ -70,18 +67,14 @@ def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
             "stage_ms": {},
             "overhead": None,
         }
-    spent: Counter[str] = Counter()
-    reached: Counter[int] = Counter()
-    for s in statistics:
-        spent.update(s.stage_ms)
-        reached.update(dict(enumerate(s.accepted_by_position)))
-    models = spent["draft"] + spent["verify"]
+    spent = stage_ms(done)
+    models = spent.get("draft", 0.0) + spent.get("verify", 0.0)
     return {
-        "acceptance_length": acceptance_length(sum(s.accepted for s in statistics), rounds),
-        "nodes_per_round": sum(s.drafted for s in statistics) / rounds,
-        "acceptance_by_position": [reached[i] / rounds for i in sorted(reached)],
-        "drafter_calls": sum(s.drafter_calls for s in statistics) / rounds,
-        "stage_ms": {stage: spent[stage] / rounds for stage in STAGES if stage in spent},
-        "overhead": 1.0 - models / spent.total() if spent else None,
-        "predict_ms": mean(s.predict_ms for s in statistics),
+        "acceptance_length": tau(done),
+        "nodes_per_round": per_round(done, "drafted"),
+        "acceptance_by_position": reached(done),
+        "drafter_calls": per_round(done, "drafter_calls"),
+        "stage_ms": spent,
+        "overhead": 1.0 - models / sum(spent.values()) if spent else None,
+        "predict_ms": mean(x.answer.statistics.predict_ms for x in done if x.answer.statistics is not None),
     }

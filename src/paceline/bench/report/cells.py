@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from paceline.bench.measurement import Measurement
+from paceline.bench.measurement import Measurement, Request, request_key
 from paceline.bench.method import PLAIN
+from paceline.bench.pooled import per_round, rate, stage_ms, tau
 from paceline.bench.report.gathered import Gathered
-from paceline.metrics import acceptance_length, paired_speedup, repetition_rate, tokens_per_s
+from paceline.metrics import paired_speedup, repetition_rate
 
 ALL = "all prompts"
 """In place of a set's name."""
@@ -47,6 +47,10 @@ class Cell:
     judged: int
     right: int
 
+    @property
+    def request(self) -> Request:
+        return request_key(self.asked)
+
 
 def cells(gathered: Gathered) -> list[Cell]:
     """Every method on every set and on all of them, for every kind of request."""
@@ -65,9 +69,9 @@ def cells(gathered: Gathered) -> list[Cell]:
 
 
 def _by_request(measurements: Iterable[Tagged]) -> list[tuple[dict[str, float], list[Tagged]]]:
-    groups: dict[tuple[tuple[str, float], ...], list[Tagged]] = {}
+    groups: dict[Request, list[Tagged]] = {}
     for run, x in measurements:
-        groups.setdefault(tuple(sorted(x.asked.items())), []).append((run, x))
+        groups.setdefault(x.request, []).append((run, x))
     return [(dict(asked), done) for asked, done in groups.items()]
 
 
@@ -85,18 +89,17 @@ def _cell(
     ratio, low, high = paired_speedup(bases, owns) if pairs else (None, None, None)
     apart = [x.divergence for x in done if x.divergence is not None]
     judged = [x.is_right for x in done if x.is_right is not None]
-    tokens = sum(len(x.answer.tokens) for x in done)
     return Cell(
         method=method,
         set_name=set_name,
         asked=asked,
         answers=len(done),
-        tokens_per_s=tokens_per_s(tokens, sum(x.seconds for x in done)),
+        tokens_per_s=rate(done),
         speedup=ratio,
         speedup_low=low,
         speedup_high=high,
         tau=tau(done),
-        nodes_per_round=_per_round(done, "drafted"),
+        nodes_per_round=per_round(done, "drafted"),
         draft_share=_draft_share(done),
         repetition_rate=mean(repetition_rate(x.answer.tokens) for x in done),
         hit_limit=mean(x.hit_limit for x in done),
@@ -107,44 +110,11 @@ def _cell(
     )
 
 
-def tau(done: Sequence[Measurement]) -> float | None:
-    """Acceptance length, rounds pooled."""
-    counts = [s for x in done if (s := x.answer.statistics) is not None and s.rounds]
-    return acceptance_length(sum(s.accepted for s in counts), sum(s.rounds for s in counts)) if counts else None
-
-
-def _per_round(done: Sequence[Measurement], name: str) -> float | None:
-    counts = [s for x in done if (s := x.answer.statistics) is not None and s.rounds]
-    return sum(getattr(s, name) for s in counts) / sum(s.rounds for s in counts) if counts else None
-
-
-def stage_ms(done: Sequence[Measurement]) -> dict[str, float]:
-    """Milliseconds of a round by stage, rounds pooled."""
-    spent: Counter[str] = Counter()
-    rounds = 0
-    for x in done:
-        if x.answer.statistics is not None:
-            spent.update(x.answer.statistics.stage_ms)
-            rounds += x.answer.statistics.rounds
-    return {stage: ms / rounds for stage, ms in spent.items()} if rounds else {}
-
-
 def _draft_share(done: Sequence[Measurement]) -> float | None:
     """How much of the rounds' time is drafting, growth of trees included."""
     spent = stage_ms(done)
     total = sum(spent.values())
     return (spent.get("draft", 0.0) + spent.get("grow", 0.0)) / total if total else None
-
-
-def reached(done: Sequence[Measurement]) -> list[float]:
-    """Share of rounds whose accepted path reached each depth, from 1 on."""
-    counts = [s for x in done if (s := x.answer.statistics) is not None and s.rounds]
-    rounds = sum(s.rounds for s in counts)
-    deepest = max((len(s.accepted_by_position) for s in counts), default=0)
-    return [
-        sum(s.accepted_by_position[i] for s in counts if i < len(s.accepted_by_position)) / rounds
-        for i in range(deepest)
-    ]
 
 
 def as_row(cell: Cell) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from paceline.bench.acceptance_tables import AcceptanceTable
 from paceline.bench.drawing import HATCHES, axes, marks, rows_for, save
 from paceline.bench.method import PLAIN
 from paceline.bench.policy_figures import by_size
-from paceline.bench.report.cells import reached, stage_ms, tau
+from paceline.bench.pooled import reached, stage_ms, tau
 from paceline.bench.report.frame import Frame
 from paceline.bench.report.regret import plan_regrets
 from paceline.bench.results import MethodFacts

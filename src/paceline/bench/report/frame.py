@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.bench.measurement import Measurement
+from paceline.bench.measurement import Measurement, Request
 from paceline.bench.method import PLAIN
+from paceline.bench.pooled import rate
 from paceline.bench.report.cells import Tagged
 from paceline.bench.report.gathered import Gathered
 from paceline.bench.results import MethodFacts
-from paceline.metrics import paired_speedup, tokens_per_s
+from paceline.metrics import paired_speedup
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class Frame:
         plain, own = self.paired(name)
         if own:
             return paired_speedup(plain, own)[0]
-        done = self.done(name)
-        return tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done))
+        return rate(self.done(name))
 
     def families(self) -> dict[str, list[MethodFacts]]:
         """Methods that differ in sizes or policy only, by what they have in common."""
@@ -53,13 +53,13 @@ class Frame:
         return [base for base, _ in pairs], [own for _, own in pairs]
 
 
-def frames(gathered: Gathered, titles: Mapping[tuple[tuple[str, float], ...], str]) -> list[Frame]:
+def frames(gathered: Gathered, titles: Mapping[Request, str]) -> list[Frame]:
     """One for each kind of request; `titles` are by what was asked."""
     found = []
     for asked, title in titles.items():
         measured: dict[str, list[Tagged]] = {}
         for run, x in gathered.measurements:
-            if tuple(sorted(x.asked.items())) == asked:
+            if x.request == asked:
                 measured.setdefault(x.method, []).append((run, x))
         found.append(Frame(title, [m for m in gathered.methods if m.name in measured], measured))
     return found

@@ -100,7 +100,7 @@ def _differing(number: int, runs: Sequence[Results]) -> set[str]:
 
 
 def _measured(run: Results, name: str) -> set[tuple[object, ...]]:
-    return {(x.place, tuple(sorted(x.asked.items()))) for x in run.measurements if x.method == name}
+    return {(x.place, x.request) for x in run.measurements if x.method == name}
 
 
 def _warnings(paths: Sequence[Path], runs: Sequence[Results], found: Sequence[tuple[int, Measurement]]) -> list[str]:

@@ -43,7 +43,7 @@ def section(path: Path) -> str:
         provenance = summary["provenance"]
         parts = [_sentence(provenance[0], int(summary["answers"]))]
         for asked, title in titles(cells).items():
-            own = [cell for cell in cells if tuple(sorted(cell.asked.items())) == asked]
+            own = [cell for cell in cells if cell.request == asked]
             parts += [f"{title}, all prompts:", markdown(overall(own)).rstrip()]
             if len({cell.set_name for cell in own}) > 2:
                 parts += ["By prompt set:", markdown(by_set([c for c in own if c.set_name != ALL])).rstrip()]

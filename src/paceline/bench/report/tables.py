@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 
+from paceline.bench.measurement import Request
 from paceline.bench.report.cells import ALL, Cell, as_row
 from paceline.bench.results import MethodFacts
 
@@ -14,9 +15,9 @@ Grid = tuple[list[str], list[list[str]]]
 """Heads of the columns, and rows of cells."""
 
 
-def titles(cells: Sequence[Cell]) -> dict[tuple[tuple[str, float], ...], str]:
+def titles(cells: Sequence[Cell]) -> dict[Request, str]:
     """What each kind of request is called: its temperature, and what else differs among them."""
-    kinds = list(dict.fromkeys(tuple(sorted(cell.asked.items())) for cell in cells))
+    kinds = list(dict.fromkeys(cell.request for cell in cells))
     names = sorted({name for kind in kinds for name, _ in kind})
     differing = [name for name in names if len({dict(kind).get(name) for kind in kinds}) > 1 and name != "temperature"]
     return {kind: _title(dict(kind), differing) for kind in kinds}

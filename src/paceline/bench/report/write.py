@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import HF, PLAIN
+from paceline.bench.pooled import rate
 from paceline.bench.report.cells import ALL, Cell, as_row, cells
 from paceline.bench.report.figures import FIGURES, write_figures
 from paceline.bench.report.frame import frames
@@ -15,7 +16,6 @@ from paceline.bench.report.gathered import Gathered
 from paceline.bench.report.page import Part, page
 from paceline.bench.report.tables import CONVENTION, by_set, comma_separated, drafting, latex, markdown, overall, titles
 from paceline.bench.summary import slower_than_hugging_face
-from paceline.metrics import tokens_per_s
 from paceline.records import write_text
 from paceline.result_files import write_json
 
@@ -39,7 +39,7 @@ def write_report(gathered: Gathered, folder: Path) -> tuple[list[Path], list[str
     parts = []
     for number, frame in enumerate(frames(gathered, named), start=1):
         suffix = f"_{number}" if len(named) > 1 else ""
-        own = [cell for cell in found if named[tuple(sorted(cell.asked.items()))] == frame.title]
+        own = [cell for cell in found if named[cell.request] == frame.title]
         tables = {"By prompt set": by_set(own), "All prompts": overall(own)}
         for name, grid in zip(("by_set", "overall"), tables.values(), strict=True):
             caption = CONVENTION if name == "by_set" else "All prompts"
@@ -72,7 +72,7 @@ def _kept(path: Path, text: str) -> Path:
 def _summary(gathered: Gathered, found: list[Cell], warnings: list[str]) -> dict[str, Any]:
     return {
         "files": list(gathered.files),
-        "answers": len({(x.place, tuple(sorted(x.asked.items()))) for _, x in gathered.measurements}),
+        "answers": len({(x.place, x.request) for _, x in gathered.measurements}),
         "provenance": [dict(facts) for facts in gathered.provenance],
         "methods": [vars(m) for m in gathered.methods],
         "warnings": warnings,
@@ -85,17 +85,8 @@ def _slower(gathered: Gathered) -> list[str]:
     groups: dict[tuple[object, ...], dict[str, list[Measurement]]] = {}
     for run, x in gathered.measurements:
         if x.method in (PLAIN, HF):
-            groups.setdefault((run, *sorted(x.asked.items())), {}).setdefault(x.method, []).append(x)
-    rows = [
-        [
-            {
-                "method": name,
-                "tokens_per_s": tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done)),
-            }
-            for name, done in group.items()
-        ]
-        for group in groups.values()
-    ]
+            groups.setdefault((run, x.request), {}).setdefault(x.method, []).append(x)
+    rows = [[{"method": name, "tokens_per_s": rate(done)} for name, done in group.items()] for group in groups.values()]
     return list(dict.fromkeys(warning for group in rows if (warning := slower_than_hugging_face(group))))
 
 
@@ -104,12 +95,12 @@ def _otherwise_right(gathered: Gathered, found: list[Cell]) -> list[str]:
     if gathered.provenance[0].get("dtype") != "float32":
         return []
     of_all = [cell for cell in found if cell.set_name == ALL and cell.judged and cell.same_text is not None]
-    plain = {tuple(cell.asked.items()): cell for cell in of_all if cell.method == PLAIN}
+    plain = {cell.request: cell for cell in of_all if cell.method == PLAIN}
     return [
         f"{cell.method} is right {cell.right} times of {cell.judged} and plain decoding {base.right} of {base.judged}, "
         "but in float32 they must agree: please report it."
         for cell in of_all
-        if (base := plain.get(tuple(cell.asked.items()))) is not None
+        if (base := plain.get(cell.request)) is not None
         and cell.method != HF
         and cell.judged == base.judged
         and cell.right != base.right
