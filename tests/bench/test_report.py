@@ -193,6 +193,16 @@ def test_the_report_is_one_command_and_its_page_needs_nothing_else(run, tmp_path
     assert {path.name for path in out.iterdir()} == {(tmp_path / line).name for line in said} | {"mine.txt"}
 
 
+def test_a_report_that_is_broken_off_leaves_the_earlier_one(run, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_report(gather([run]), out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setattr("paceline.bench.report.write.page", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_report(gather([write_run(tmp_path / "other.jsonl", [PLAIN, DFLASH])]), out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_a_plain_baseline_slower_than_hugging_face_is_said_of_its_own_run(tmp_path, capsys):
     fast = write_run(tmp_path / "fast.jsonl", [method("plain", 1.0, 0), DFLASH], temperatures=(1.0,))
     path = write_run(tmp_path / "run.jsonl", [PLAIN, method("hf", 4.0)])

@@ -99,6 +99,22 @@ def test_options_that_cannot_be_parsed_exit_2(argv, capsys):
     assert capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "culprit"),
+    [
+        (["train", "dflash", "--data", "x", "--run", "y", "--optimizer.learning-rate", "-3"], "learning_rate"),
+        (["train", "dflash", "--data", "x", "--run", "y", "--shape.block-size", "1"], "block_size"),
+        (["train", "specblock", "--data", "x", "--run", "y", "--batch-size", "0"], "batch_size"),
+        (["train", "conversations", "--out", "x", "--starters", "2"], "starters"),
+        (["train", "policy", "--labels", "x", "--out", "y", "--dropout", "1"], "dropout"),
+    ],
+)
+def test_impossible_settings_of_training_are_one_sentence(argv, culprit, capsys):
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("paceline: error: ") and said.count("\n") == 1 and culprit in said
+
+
 def test_every_subcommand_parses_to_its_own_arguments():
     needed = {
         "train": ["dflash", "--data", "d", "--run", "r"],

@@ -72,6 +72,7 @@ def make_worker(config: BenchConfig, report: Callable[[str], None] = print, part
         check_length(prompt, len(model.encode(prompt.text)), model.target.info.max_context)
     judge = working_judge(config.judged) if config.judged else None
     bench = Bench(model, methods, config.requests(), config.repeats, judge)
+    report(f"warming up {len(methods)} methods")
     bench.warm_up(config.prompts[0])
     return Worker(bench, _facts(config, model, pinned))
 

@@ -6,15 +6,18 @@ Exit codes: 0 done; 1 what was looked at is faulty; 2 the user's mistake, `pacel
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial
 from typing import Annotated, Any, Union, cast
 
 import tyro
 
 from paceline.cli import bench, calibrate, chat, demo, doctor, export, generate, label, policy, report, train, verify
-from paceline.errors import PacelineError
+from paceline.errors import InputError, PacelineError
 
 DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
 
@@ -68,10 +71,26 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Callable[[Any], int | None
         Annotated[module.Arguments, tyro.conf.subcommand(name, description=module.Arguments.__doc__)]
         for name, module in COMMANDS.items()
     )
-    args = tyro.cli(
+    cli = partial(
+        tyro.cli,
         cast("type[Any]", Union[choices]),  # noqa: UP007
         prog="paceline",
         description=DESCRIPTION,
         args=argv,
     )
+    try:
+        with redirect_stderr(io.StringIO()):
+            args = cli(console_outputs=False)
+    except SystemExit as exit_:
+        if (mistake := _refused_value(exit_)) is not None:
+            raise mistake from None
+        args = cli()  # ends too, and says why
     return next(module.run for module in COMMANDS.values() if isinstance(args, module.Arguments)), args
+
+
+def _refused_value(exit_: SystemExit) -> InputError | None:
+    """What a settings class refused, for which tyro would show a box around its own names of the field."""
+    behind: BaseException | None = exit_
+    while behind is not None and not isinstance(behind, InputError):
+        behind = behind.__context__
+    return behind

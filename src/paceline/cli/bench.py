@@ -77,6 +77,8 @@ def _measure(args: Arguments, config: BenchConfig, console: Console) -> tuple[Re
 
         def show(done: int, total: int) -> None:
             progress.update(task, description="measuring", completed=done, total=total)
+            if not console.is_terminal:
+                console.print(f"{done} of {total} prompts measured")
 
         def make() -> Worker:
             from paceline.bench.worker import make_worker

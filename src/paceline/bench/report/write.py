@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,13 @@ def write_report(gathered: Gathered, folder: Path) -> tuple[list[Path], list[str
     all in one file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _clear(folder)
+    with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as fresh:
+        paths, warnings = _write(gathered, Path(fresh))
+        _clear(folder)
+        return [path.replace(folder / path.name) for path in paths], warnings
+
+
+def _write(gathered: Gathered, folder: Path) -> tuple[list[Path], list[str]]:
     found = cells(gathered)
     named = titles(found)
     warnings = [*gathered.warnings, *_slower(gathered), *_otherwise_right(gathered, found)]
