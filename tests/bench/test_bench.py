@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,7 @@ from number_words import NumberWords
 from paceline.bench.measurement import Measurement, as_json, from_json
 from paceline.bench.method import Answer, HuggingFaceMethod, Method
 from paceline.bench.methods import EngineMethod
-from paceline.bench.run import Bench, measure
+from paceline.bench.run import Bench, interleaved, measure
 from paceline.bench.summary import slower_than_hugging_face, summarise
 from paceline.bench.table import results_table
 from paceline.decode import Parts
@@ -85,6 +86,26 @@ def test_the_order_of_methods_rotates_and_repeats_are_interleaved():
     done = measure(Bench(model, [Fake("a"), Fake("b")], [(SETTINGS, ASKED)], 2), PROMPTS[:2], lambda _: None)
     assert calls[2:] == [("a", 1), ("b", 1)] * 2 + [("b", 2), ("a", 2)] * 2
     assert [x.seconds for x in done] == [4.0, 5.0, 9.0, 8.0]
+
+
+def test_a_few_prompts_turn_the_order_of_many_methods_all_the_way_round():
+    class Fake(Method):
+        def __init__(self, number):
+            self.number = number
+
+        def answer(self, prompt, settings):
+            order.append(self.number)
+            return Answer((1,), 1.0, None)
+
+    methods = [Fake(number) for number in range(60)]
+    places = []
+    for prompt in range(6):
+        order = []
+        interleaved(methods, [1], SETTINGS, 1, prompt)
+        assert sorted(order) == list(range(60))
+        places.append(order.index(0))
+    gaps = np.diff([*sorted(places), min(places) + 60])
+    assert gaps.max() < 60 / 3 and abs(np.mean(places) - 30) < 10
 
 
 def test_a_divergence_is_found_with_the_gap_of_the_plain_targets_logits():

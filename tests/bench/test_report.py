@@ -157,7 +157,7 @@ def test_a_sweep_of_both_sizes_draws_every_figure(run):
     speed, length = figures["by_budget"].axes
     assert [line.get_label() for line in length.lines] == ["block size 4", "block size 8"]
     assert [list(line.get_ydata()) for line in length.lines] == [[1.4, 1.75], [1.75, 3.5]]
-    assert speed.get_ylabel() == "speed-up over plain decoding" and speed.get_title() == "ddtree"
+    assert speed.get_ylabel() == "speed-up over plain" and speed.get_title() == "ddtree"
     (panel,) = figures["by_block_size"].axes
     assert panel.get_title() == "ddtree, 8 nodes, 4 prompts"
     heights = [patch.get_height() for patch in figures["accepted_lengths"].axes[1].patches]

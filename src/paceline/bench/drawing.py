@@ -14,9 +14,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "xxx", "\\\\\\\\", "ooo", "+++")
 
-_COLUMNS = 4
-"""Panels beside each other."""
-
 
 def marks(number: int) -> dict[str, Any]:
     """Colour and marker of the line of this number; the dash changes when they begin again."""
@@ -49,9 +46,9 @@ def check_matplotlib() -> None:
         raise InputError("figures need the package matplotlib; pip install 'paceline[bench]'.")
 
 
-def rows_for(count: int) -> int:
+def rows_for(count: int, columns: int = 4) -> int:
     """Rows of panels, so that a page's width has room for those of one."""
-    return -(-count // _COLUMNS)
+    return -(-count // columns)
 
 
 def axes(count: int, rows: int = 1, height: float = 3.9, width: float = 3.6, **shared: Any) -> tuple[Any, list[Any]]:

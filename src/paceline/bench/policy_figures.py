@@ -32,20 +32,19 @@ def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
 
 
 def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
-    """A panel a table: every prompt's line, its best size marked, and the mean."""
-    figure, panels = axes(len(tables), rows_for(len(tables)))
+    """A panel a table: every prompt's line, its best size or sizes marked, and the mean."""
+    figure, panels = axes(len(tables), rows_for(len(tables)), height=3.1, width=2.7)
     for panel, table in zip(panels, tables, strict=True):
         values, sizes = table.values(judge), list(table.block_sizes)
-        for row in values:
-            panel.plot(sizes, row, color="0.8", linewidth=0.8, zorder=1)
-        best = values.argmax(1)
+        lines = panel.plot(sizes, values.T, color="0.75", linewidth=0.8, zorder=1)
+        lines[0].set_label("a prompt")
+        rows, best = np.nonzero(values == values.max(1, keepdims=True))
         panel.scatter(
-            [sizes[c] for c in best], values[np.arange(len(values)), best], s=14, color="0.35", zorder=2,
-            label="best of a prompt (oracle)",
-        )  # fmt: skip
+            np.array(sizes)[best], values[rows, best], s=14, color="0.35", zorder=2, label="its best (oracle), ties too"
+        )
         panel.plot(sizes, values.mean(0), color="black", linewidth=2, marker="s", zorder=3, label="mean of all prompts")
-        panel.set(title=f"{table.name}, {len(table)} prompts", xlabel="block size (anchor included)")
-        panel.set_ylabel(UNITS[judge])
+        panel.set_title(f"{table.name}, {len(table)} prompts", fontsize=9)
+        panel.set(xlabel="block size (anchor included)", ylabel=UNITS[judge])
         panel.set_xticks(sizes)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

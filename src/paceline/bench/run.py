@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from paceline.text_model import Model
 
 WARM_UP_TOKENS = 16
+_TURN = 0.6180339887
+"""Part of a circle from one prompt's beginning to the next one's: the golden section, whose multiples spread evenly."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,11 @@ class Bench:
 def interleaved(
     methods: Sequence[Method], tokens: list[int], settings: GenerationSettings, repeats: int, number: int
 ) -> list[list[Answer]]:
-    """Every repeat of every method, in the order of `methods`; which one comes first in time turns with `number`."""
+    """Every repeat of every method, in the order of `methods`; which one comes first in time turns with `number`, by so
+    much that a few prompts already go all the way round."""
     answers: list[list[Answer]] = [[] for _ in methods]
-    order = [(number + i) % len(methods) for i in range(len(methods))]
+    first = int(number * _TURN % 1 * len(methods))
+    order = [(first + i) % len(methods) for i in range(len(methods))]
     for _ in range(repeats):
         for place in order:
             answers[place].append(methods[place].answer(tokens, settings))

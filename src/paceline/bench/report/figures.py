@@ -29,11 +29,11 @@ def by_budget(frame: Frame) -> Any | None:
     lines = _budget_lines(frame)
     if not lines:
         return None
-    rows = ["speed-up over plain decoding", "tau (tokens per round)"][PLAIN not in frame.measured :]
+    rows = ["speed-up over plain", "tau (tokens per round)"][PLAIN not in frame.measured :]
     names = list(dict.fromkeys(name for name, _ in lines))
     sizes = sorted({size for _, size in lines})
     budgets = sorted({m.settings[TREE_BUDGET] for methods in lines.values() for m in methods})
-    figure, panels = axes(len(rows) * len(names), rows=len(rows), height=2.7, sharex=True, sharey="row")
+    figure, panels = axes(len(rows) * len(names), rows=len(rows), height=2.5, width=2.2, sharex=True, sharey="row")
     at = {(row, name): panels[i * len(names) + j] for i, row in enumerate(rows) for j, name in enumerate(names)}
     for (name, size), methods in lines.items():
         number = sizes.index(size)
@@ -138,7 +138,7 @@ def stage_times(frame: Frame) -> Any | None:
         grey = str(0.25 + 0.65 * number / max(len(stages_there) - 1, 1))
         panel.barh(
             names, ms, left=left, label=stage, color=grey, edgecolor="white",
-            hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
+            hatch=HATCHES[number % len(HATCHES)], hatch_linewidth=0.4, linewidth=0.5,
         )  # fmt: skip
         left += ms
     for place, total in enumerate(left):
@@ -180,14 +180,16 @@ def regret(frame: Frame) -> Any | None:
     if not found:
         return None
     longest = max(map(len, found.values()))
-    figure, panels = axes(len(found), rows_for(len(found)), height=1.8 + 0.26 * longest, width=4.4)
+    figure, panels = axes(len(found), rows_for(len(found), columns=3), height=1.2 + 0.22 * longest, width=3.4)
     for panel, (name, rows) in zip(panels, found.items(), strict=True):
         labels = [row.label for row in rows][::-1]
         values = np.array([[row.loss, row.low, row.high] for row in rows][::-1]) * 100
         spread = np.clip(np.stack([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]), 0.0, None)
         greys = ["0.75" if row.is_fixed else "0.35" for row in rows][::-1]
         panel.barh(labels, values[:, 0], xerr=spread, capsize=2, color=greys, edgecolor="0.2", linewidth=0.5)
-        panel.set(title=name, xlabel="tokens/s lost to the oracle, %")
+        panel.set(
+            title=name, xlabel="tokens/s lost to the oracle, %", ylim=(len(rows) - longest - 0.6, len(rows) - 0.4)
+        )
         panel.set_xlim(left=0)
         panel.tick_params(axis="y", labelsize=8)
     return _titled(figure, "Regret of plans (light: fixed; dark: policies)", frame)
