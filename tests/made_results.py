@@ -70,7 +70,7 @@ def write_run(
     settings = {"prompts": [[SETS[i % 2], str(i), 1] for i in numbers]}
     head = Results(settings, dict(facts), [m for m, _, _ in methods])
     begin(path, head)
-    for number in numbers:
+    for place, number in enumerate(numbers):
         prompt = Prompt(SETS[number % 2], str(number), "")
         done = [
             Measurement(
@@ -87,5 +87,5 @@ def write_run(
             for temperature in temperatures
             for m, seconds, accepted in methods
         ]
-        append(path, number, done)
+        append(path, place, done)
     return path

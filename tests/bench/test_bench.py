@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from number_words import NumberWords
-from paceline.bench.measurement import Measurement, as_json, from_json
+from paceline.bench.measurement import Measurement, as_json
 from paceline.bench.method import Answer, HuggingFaceMethod, Method
 from paceline.bench.methods import EngineMethod
+from paceline.bench.rows import AnswerRow
 from paceline.bench.run import Bench, interleaved, measure
 from paceline.bench.summary import slower_than_hugging_face, summarise
 from paceline.bench.table import results_table
@@ -257,7 +258,7 @@ def test_a_measurement_comes_back_from_json_as_it_went(measured):
     _, done = measured
     wrong = replace(done[1], divergence=find_divergence(tiny_target("llama"), [1], [1, 2], [1, 3], SETTINGS))
     for x in (*done, wrong):
-        back = from_json(json.loads(json.dumps(as_json(x))))
+        back = AnswerRow.model_validate_json(json.dumps(as_json(x))).measurement()
         assert (back.method, back.place, back.asked, back.divergence) == (x.method, x.place, x.asked, x.divergence)
         assert (back.answer.tokens, back.answer.statistics) == (x.answer.tokens, x.answer.statistics)
         assert back.seconds == x.seconds

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from made_results import PLAIN, method, write_run
 from paceline.bench.config import BenchConfig
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import Answer
@@ -130,30 +131,95 @@ def test_workers_on_unlike_machines_are_refused_without_a_file_too():
         measure_missing(CONFIG, None, unlike, silent)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("hello\n", "line 1 is no JSON object"),
-        ('{"rows": []}\n', "does not begin as"),
-        ('{"format": 1}\n', "damaged"),
-        ('{"format": 1, "settings": {}, "provenance": {}, "methods": []}\n{"number": 0, "answers": [{}]}\n', "damaged"),
-        ('{"format": 1, "settings": {}, "provenance": {}, "methods": []}\nnot\n', "line 2"),
-        (
-            '{"format": 1, "settings": {}, "provenance": {}, "methods": []}\n{"number": 0, "answers": [{"method": "x", '
-            '"set": "s", "id": "1", "turn": 1, "asked": {}, "prompt_tokens": 1, "tokens": [1], "all_seconds": [1.0], '
-            '"statistics": null, "divergence": null, "is_right": null, "limit": 1}]}\n',
-            "does not know x",
-        ),
-    ],
-)
-def test_what_is_no_results_file_is_refused_and_left_alone(tmp_path, text, message):
+def written(tmp_path):
+    """(path, its head, its first line), of a run of two prompts."""
+    path = tmp_path / "out.jsonl"
+    write_run(path, [PLAIN, method("dflash", 4.0, 3)], num_prompts=2)
+    head, first, *_ = path.read_text().splitlines()
+    return path, json.loads(head), json.loads(first)
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "[" * 100_000 + "\n", '{"rows": []}\n', '{"format": 1}\n', "[]\n"])
+def test_what_is_no_results_file_is_refused_and_left_alone(tmp_path, text):
     path = tmp_path / "out.jsonl"
     path.write_text(text)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match="line 1 is not as a bench writes it"):
         read_results(path)
-    with pytest.raises(CheckpointError):
-        measure_missing(CONFIG, path, measuring([]), silent)
+    if text:
+        with pytest.raises(CheckpointError):
+            measure_missing(CONFIG, path, measuring([]), silent)
     assert path.read_text() == text
+
+
+IMPOSSIBLE = {
+    "number": [-1, 1.5, 99, float("inf"), None, True],
+    "answers": [[], None, [{}]],
+    "answers.0.method": ["other", None],
+    "answers.1.method": ["plain"],
+    "answers.0.turn": [0, -1, float("inf"), "1"],
+    "answers.0.asked": [None, {"temperature": float("nan")}, {"temperature": "0"}],
+    "answers.0.prompt_tokens": [-1, 1e308, float("inf"), "3"],
+    "answers.0.tokens": [[], [float("inf")], [1e308], [-1], ["a"], None],
+    "answers.0.all_seconds": [[], [0.0], [-1.0], [1e-308], [float("inf")], [float("nan")], ["1"], None],
+    "answers.0.statistics": [{}, 3, {"rounds": 1}],
+    "answers.0.statistics.rounds": [None, "1", [1], -1, float("nan"), 1e308],
+    "answers.0.statistics.accepted": [-1, float("inf"), 1.5],
+    "answers.0.statistics.stage_ms": [1.0, {"draft": -1.0}, {"draft": float("nan")}, {"draft": None}],
+    "answers.0.statistics.accepted_by_position": [None, [-1], ["1"]],
+    "answers.0.statistics.block_sizes": [{"x": 1}, [1]],
+    "answers.0.divergence": [{}, {"position": -1, "gap": 0.0, "bound": 0.0}, 1],
+    "answers.0.is_right": [0, "yes"],
+    "answers.0.limit": [-1, 0, float("inf")],
+}
+IMPOSSIBLE_HEADS = {
+    "format": [True, 2, "1"],
+    "settings": [None, [], {}],
+    "provenance": [{}, None],
+    "provenance.dtype": [None, 1],
+    "methods": [None, {}],
+    "methods.1.name": ["plain", None],
+    "methods.0.settings": [None, 1, "x", [], {"block_size": "x"}, {"block_size": float("nan")}],
+    "methods.0.family": [None, 1, [], {}],
+    "methods.0.policy": [1, [], None],
+    "methods.0.sizes": [None, 1, {"tree_budget": 4}, {"tree_budget": "x"}, {"width": 4}],
+}
+
+
+def cases(table):
+    return [(where, value) for where, values in table.items() for value in values]
+
+
+def put(row, where, value):
+    *path, last = where.split(".")
+    for name in path:
+        row = row[int(name)] if isinstance(row, list) else row[name]
+    row[last] = value
+
+
+@pytest.mark.parametrize(("where", "value"), cases(IMPOSSIBLE))
+def test_an_impossible_measurement_is_refused_by_its_line(tmp_path, where, value):
+    path, head, first = written(tmp_path)
+    assert len(read_results(path).by_prompt) == 2
+    put(first, where, value)
+    path.write_text(f"{json.dumps(head)}\n{json.dumps(first)}\n")
+    with pytest.raises(CheckpointError, match="line 2 is not as a bench writes it"):
+        read_results(path)
+
+
+@pytest.mark.parametrize(("where", "value"), cases(IMPOSSIBLE_HEADS))
+def test_an_impossible_head_is_refused(tmp_path, where, value):
+    path, head, first = written(tmp_path)
+    put(head, where, value)
+    path.write_text(f"{json.dumps(head)}\n{json.dumps(first)}\n")
+    with pytest.raises(CheckpointError, match="line 1 is not as a bench writes it"):
+        read_results(path)
+
+
+def test_a_prompt_that_is_there_twice_is_refused(tmp_path):
+    path, head, first = written(tmp_path)
+    path.write_text(f"{json.dumps(head)}\n{json.dumps(first)}\n{json.dumps(first)}\n")
+    with pytest.raises(CheckpointError, match=r"line 3 .*twice"):
+        read_results(path)
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from paceline.bench.method import Answer
-from paceline.errors import CheckpointError
 from paceline.metrics import tokens_per_s
 from paceline.near_ties import Divergence
 from paceline.prompts import Prompt
-from paceline.types import Statistics
 
 Request = tuple[tuple[str, float], ...]
 """What was asked, by name in alphabetical order."""
@@ -86,41 +84,3 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
         "limit": x.limit,
     }
     return found
-
-
-def from_json(row: Mapping[str, Any]) -> Measurement:
-    """What `as_json` wrote; the prompt comes without its words.
-
-    Raises:
-        CheckpointError: a row of another form.
-    """
-    try:
-        seconds = tuple(float(value) for value in row["all_seconds"])
-        counted = None if row["statistics"] is None else _statistics(row["statistics"])
-        if not seconds or not all(value > 0.0 for value in seconds) or not row["tokens"]:
-            raise ValueError("an answer has tokens, and takes time")
-        if row["is_right"] not in (None, True, False):
-            raise ValueError(f"is_right is {row['is_right']!r}")
-        return Measurement(
-            method=str(row["method"]),
-            prompt=Prompt(str(row["set"]), str(row["id"]), ""),
-            prompt_tokens=int(row["prompt_tokens"]),
-            answer=Answer(tuple(int(token) for token in row["tokens"]), seconds[0], counted),
-            all_seconds=seconds,
-            turn=int(row["turn"]),
-            asked={str(name): float(value) for name, value in row["asked"].items()},
-            divergence=None if row["divergence"] is None else Divergence(**row["divergence"]),
-            is_right=row["is_right"],
-            limit=None if row["limit"] is None else int(row["limit"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"a measurement is not of the form that a bench writes ({error!r}).") from error
-
-
-def _statistics(row: Mapping[str, Any]) -> Statistics:
-    """JSON's keys are text; block sizes are numbers."""
-    known = {field.name for field in fields(Statistics)}
-    if unknown := set(row) - known:
-        raise ValueError(f"unknown counts {sorted(unknown)}")
-    sizes = {int(size): int(count) for size, count in row["block_sizes"].items()}
-    return Statistics(**{**row, "block_sizes": sizes})

@@ -18,13 +18,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from paceline.bench.measurement import Measurement, Request, as_json, from_json
+from paceline.bench.measurement import Measurement, Request, as_json
 from paceline.bench.method import Method
+from paceline.bench.rows import FORMAT, HeadRow, PromptRow, in_one_sentence
 from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.errors import CheckpointError, InputError
 from paceline.records import write_text
 
-FORMAT = 1
 #: What two runs must have in common for their numbers to be compared.
 COMPARABLE = ("target_digest", "dtype", "chat_template_sha256", "thinking_mode", "grammar")
 _LONG = 200
@@ -81,33 +81,36 @@ def read_results(path: Path) -> Results:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise CheckpointError(f"the results {str(path)!r} cannot be read: {reason}.") from error
-    rows = [_row(path, number, line) for number, line in enumerate(lines[:-1], start=1)]
-    if not rows or rows[0].get("format") != FORMAT:
-        raise CheckpointError(
-            f"{str(path)!r} does not begin as the results of a bench do; give a file that `paceline bench --results` "
-            "wrote."
-        )
+    number = 1
     try:
-        head = rows[0]
-        methods = [MethodFacts(**m) for m in head["methods"]]
-        results = Results(dict(head["settings"]), dict(head["provenance"]), methods)
-        for row in rows[1:]:
-            results.by_prompt[int(row["number"])] = [from_json(answer) for answer in row["answers"]]
-        if strange := {x.method for x in results.measurements} - {m.name for m in methods}:
-            raise ValueError(f"its head does not know {sorted(strange)[0]}")
-    except (KeyError, TypeError, ValueError, CheckpointError) as error:
-        raise CheckpointError(f"{str(path)!r} is damaged: {error}; measure again into another file.") from error
+        results = _head(lines[0])
+        for number, line in enumerate(lines[1:-1], start=2):
+            _add(results, PromptRow.model_validate_json(line))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{str(path)!r}, line {number} is not as a bench writes it ({in_one_sentence(error)}); give a file that "
+            "`paceline bench --results` wrote, or measure again into another one."
+        ) from error
     return results
 
 
-def _row(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        raise CheckpointError(f"{str(path)!r}, line {number} is no JSON object; give a file that a bench wrote.")
-    return row
+def _head(line: str) -> Results:
+    head = HeadRow.model_validate_json(line)
+    if head.format != FORMAT:
+        raise ValueError(f"its format is {head.format}, but this version reads {FORMAT}")
+    methods = [MethodFacts(**method.model_dump()) for method in head.methods]
+    return Results(head.settings.model_dump(), head.provenance.model_dump(), methods)
+
+
+def _add(results: Results, row: PromptRow) -> None:
+    measured = row.measurements()
+    if strange := {x.method for x in measured} - {m.name for m in results.methods}:
+        raise ValueError(f"its head does not know {min(strange)}")
+    if row.number in results.by_prompt:
+        raise ValueError(f"it has prompt {row.number} twice")
+    if row.number >= len(results.settings["prompts"]):
+        raise ValueError(f"its head has no prompt {row.number}")
+    results.by_prompt[row.number] = measured
 
 
 @contextmanager
