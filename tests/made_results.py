@@ -42,7 +42,7 @@ def sized(block, nodes, seconds, accepted):
     return facts, seconds, accepted
 
 
-def statistics(accepted):
+def statistics(accepted, decode_s=1.0):
     """8 tokens: 1 + rounds + accepted."""
     rounds = 7 - accepted
     by_position = [min(accepted, rounds), max(accepted - rounds, 0)] if accepted else []
@@ -55,11 +55,21 @@ def statistics(accepted):
         accepted_by_position=[count for count in by_position if count],
         stage_ms={stage: 2.0 * rounds for stage in STAGES},
         drafter_calls=rounds,
+        decode_s=decode_s,
     )
 
 
 def write_run(
-    path, methods, temperatures=(0.0,), num_prompts=4, facts=FACTS, judged=False, apart=(), wrong=(), prompts=None
+    path,
+    methods,
+    temperatures=(0.0,),
+    num_prompts=4,
+    facts=FACTS,
+    judged=False,
+    apart=(),
+    wrong=(),
+    prompts=None,
+    decode_s=lambda name, number: 1.0,
 ):
     """A file with these methods on prompts of two sets in turn; prompt i takes i + 1 times the seconds.
 
@@ -77,7 +87,9 @@ def write_run(
                 m.name,
                 prompt,
                 3,
-                Answer(tuple(range(8)), 1.0, None if accepted is None else statistics(accepted)),
+                Answer(
+                    tuple(range(8)), 1.0, None if accepted is None else statistics(accepted, decode_s(m.name, number))
+                ),
                 (seconds * (number + 1),),
                 asked={"temperature": temperature, "max_tokens": 8.0},
                 divergence=Divergence(1, 0.0, 0.1) if (m.name, number) in apart else None,

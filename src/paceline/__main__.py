@@ -1,10 +1,14 @@
-"""`python -m paceline`, and the command: Ctrl-C while Python still loads the rest ends like one later on."""
+"""`python -m paceline`, and the command: Ctrl-C while Python still loads the rest ends like one later on, and a request
+to terminate leaves nothing half done."""
 
+import signal
 import sys
+from types import FrameType
 
 
 def run() -> int:
     """The command line; its exit code."""
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         from paceline.cli import main
 
@@ -12,6 +16,13 @@ def run() -> int:
     except KeyboardInterrupt:
         print("paceline: interrupted", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    print("paceline: terminated", file=sys.stderr)
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def _parse(text: str, set_name: str, source: str) -> list[Prompt]:
             continue
         try:
             prompts.append(_prompt(json.loads(line), set_name, str(number)))
-        except (json.JSONDecodeError, KeyError, IndexError, TypeError, ValueError):
+        except (json.JSONDecodeError, KeyError, IndexError, TypeError, ValueError, RecursionError):
             raise InputError(
                 f'{source}, line {number} is not of the form {{"turns": ["a user turn", ...]}}, with a "reference" of '
                 '{"answer": ...} or {"tests": ..., "stub": ...} where answers are judged.'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Give a file that is there other content, at once; who may read it stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -47,7 +59,7 @@ def check_can_be_made(path: Path) -> None:
     Raises:
         InputError: the folder above is none, or not to be written to.
     """
-    above = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    above = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.lexists(parent))
     try:
         Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=above)).rmdir()
     except OSError as error:
@@ -60,7 +72,8 @@ def check_folder(path: Path) -> None:
     """Say before the work that results cannot lie there.
 
     Raises:
-        InputError: a file is in the way.
+        InputError: a file is in the way, or no folder can be made.
     """
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {str(path)!r} is a file; name a folder.")
+    if (path.exists() or path.is_symlink()) and not path.is_dir():
+        raise InputError(f"--out {str(path)!r} is there and is no folder; name a folder.")
+    check_can_be_made(path)

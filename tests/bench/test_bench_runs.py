@@ -68,24 +68,38 @@ def test_a_sweep_measures_every_combination_and_is_reported(folder, tmp_path, ca
     assert [part["asked"]["temperature"] for part in written["requests"]] == [0.0, 1.0]
     assert "temperature 1" in capsys.readouterr().out
     assert main(["report", str(out), "--out", str(tmp_path / "report")]) == 0
-    assert (tmp_path / "report" / "by_budget_1.svg").exists()
+    assert (tmp_path / "report" / "by_budget_T0.svg").exists()
+
+
+def ended(command, out, at_line, number):
+    """(exit code, what was said to the user) of a bench that gets a signal once the file has so many lines."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and (not out.exists() or out.read_text().count("\n") < at_line):
+        time.sleep(0.02)
+    assert process.poll() is None, "it was over before it was ended"
+    process.send_signal(number)
+    _, said = process.communicate()
+    return process.returncode, said
 
 
 @pytest.mark.slow
-def test_a_killed_bench_goes_on_and_measures_nothing_twice(folder, tmp_path):
+def test_a_bench_that_was_ended_goes_on_and_measures_nothing_twice(folder, tmp_path):
     out = tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "paceline", *arguments(folder, out, max_tokens=100)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and (not out.exists() or out.read_text().count("\n") < 3):
-        time.sleep(0.02)
-    assert process.poll() is None, "it was over before it was killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    assert 3 <= len(before) < 1 + NUM_PROMPTS
+    kept = []
+    for at_line, number, code, message in (
+        (2, signal.SIGKILL, -signal.SIGKILL, ""),
+        (3, signal.SIGINT, 130, "the same command goes on"),
+        (4, signal.SIGTERM, 143, "paceline: terminated"),
+    ):
+        found, said = ended(command, out, at_line, number)
+        assert found == code and message in said and "Traceback" not in said
+        lines = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        assert lines[: len(kept)] == kept and at_line <= len(lines) < 1 + NUM_PROMPTS
+        kept = lines
     subprocess.run(command, check=True, capture_output=True)
     after = out.read_text().splitlines(keepends=True)
-    assert after[: len(before)] == before and len(after) == 1 + NUM_PROMPTS
+    assert after[: len(kept)] == kept and len(after) == 1 + NUM_PROMPTS
     assert len(set(places(out))) == len(places(out)) == NUM_PROMPTS * 2 * len(METHODS)
 
 

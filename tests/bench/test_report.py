@@ -7,13 +7,16 @@ import re
 import pytest
 
 from made_results import FACTS, HF, PLAIN, method, sized, write_run
-from paceline.bench.report.cells import ALL, cells
+from paceline.bench.report.cells import cells
+from paceline.bench.report.conditions import conditions
+from paceline.bench.report.disturbed import disturbed
 from paceline.bench.report.figures import FIGURES
+from paceline.bench.report.formats import comma_separated, latex, markdown
 from paceline.bench.report.frame import frames
 from paceline.bench.report.gathered import gather
 from paceline.bench.report.readme import section, with_results
 from paceline.bench.report.regret import plan_regrets
-from paceline.bench.report.tables import by_set, comma_separated, latex, markdown, overall, titles
+from paceline.bench.report.tables import Grid, by_set, overall, titles
 from paceline.bench.report.write import write_report
 from paceline.cli import main
 from paceline.errors import CheckpointError, InputError
@@ -29,7 +32,7 @@ def run(tmp_path):
 
 def test_a_cell_says_what_the_answers_come_to(run):
     found = {(cell.method, cell.set_name): cell for cell in cells(gather([run]))}
-    dflash = found["dflash", ALL]
+    dflash = found["dflash", None]
     assert (dflash.speedup, dflash.speedup_low, dflash.speedup_high) == (2.0, 2.0, 2.0)
     assert dflash.tau == 1.75 and dflash.nodes_per_round == 4.0  # 3 accepted in 4 rounds
     assert dflash.tokens_per_s == pytest.approx(32 / 40)
@@ -37,7 +40,7 @@ def test_a_cell_says_what_the_answers_come_to(run):
     assert (dflash.answers, dflash.same_text, dflash.near_ties) == (4, 3, 1)
     assert (dflash.judged, dflash.right, dflash.hit_limit) == (4, 2, 1.0)
     assert found["dflash", "gsm8k"].answers == 2 and found["dflash", "gsm8k"].same_text == 2
-    assert found["hf", ALL].speedup == pytest.approx(0.8) and found["hf", ALL].tau is None
+    assert found["hf", None].speedup == pytest.approx(0.8) and found["hf", None].tau is None
 
 
 def test_speedups_are_over_the_same_runs_plain_decoding(tmp_path):
@@ -47,13 +50,14 @@ def test_speedups_are_over_the_same_runs_plain_decoding(tmp_path):
         write_run(tmp_path / "b.jsonl", [slow, method("ddtree", 10.0, 3)], facts={**FACTS, "threads": 1}),
     ]
     gathered = gather(paths)
-    found = {cell.method: cell for cell in cells(gathered) if cell.set_name == ALL}
+    found = {cell.method: cell for cell in cells(gathered) if cell.set_name is None}
     assert (found["dflash"].speedup, found["ddtree"].speedup) == (2.0, 8.0)
     assert any("differ in threads" in warning for warning in gathered.warnings)
 
 
 def test_a_method_of_two_runs_is_told_apart_by_their_files(tmp_path):
-    paths = [write_run(tmp_path / f"{name}.jsonl", [PLAIN, DFLASH]) for name in ("old", "new")]
+    runs = {"old": DFLASH, "new": method("dflash", 3.0, 3, block_size=8, tree_budget=7)}
+    paths = [write_run(tmp_path / f"{name}.jsonl", [PLAIN, dflash]) for name, dflash in runs.items()]
     assert [m.name for m in gather(paths).methods] == ["plain", "dflash [old]", "dflash [new]"]
 
 
@@ -83,12 +87,18 @@ def test_no_results_and_the_same_twice_are_refused(run, tmp_path):
 
 def test_tables_have_a_row_a_method_and_two_columns_a_set(run):
     found = [cell for cell in cells(gather([run])) if cell.method in ("plain", "dflash")]
-    head, rows = by_set(found)
-    assert head == ["method", "gsm8k, speed-up", "gsm8k, tau", "humaneval, speed-up", "humaneval, tau",
+    grid = by_set(found)
+    assert grid.columns == ["method", "gsm8k, speed-up", "gsm8k, tau", "humaneval, speed-up", "humaneval, tau",
                     "all prompts, speed-up", "all prompts, tau"]  # fmt: skip
-    assert rows[1] == ["dflash", *["2.00x", "1.75"] * 3]
-    head, (_, row) = overall(found)
-    assert dict(zip(head, row, strict=True)) == {
+    assert grid.rows[1] == ["dflash", *["2.00x", "1.75"] * 3]
+    assert grid.best == {(1, column) for column in range(1, 7)}
+    grid = overall(found)
+    assert grid.rows[0][3] == "" and {grid.columns[column] for _, column in grid.best} == {
+        "tokens/s",
+        "speed-up",
+        "tau",
+    }
+    assert dict(zip(grid.columns, grid.rows[1], strict=True)) == {
         "method": "dflash", "tokens/s": "0.8", "speed-up": "2.00x", "95% interval": "2.00-2.00", "tau": "1.75",
         "nodes a round": "4.0", "drafting": "29%", "same text": "3/4; 1 part at a near-tie", "cut at the limit": "100%",
         "repeated 4-grams": "0%", "right": "2/4",
@@ -96,15 +106,58 @@ def test_tables_have_a_row_a_method_and_two_columns_a_set(run):
 
 
 def test_tables_come_as_markdown_latex_and_csv(run):
-    found = cells(gather([run]))
-    grid = (["method", "100%"], [["a_b", "1 & 2"]])
-    assert markdown(grid) == "| method | 100% |\n| --- | --- |\n| `a_b` | 1 & 2 |\n"
-    text = latex(grid, "of $5")
-    assert r"method & 100\% \\" in text and r"a\_b & 1 \& 2 \\" in text and r"\caption{of \$5}" in text
+    gathered = gather([run])
+    found = cells(gathered)
+    grid = Grid([("", "method"), ("s", "100%")], [["a_b", "1 & 2"], ["c", "1.00-2.50"]], frozenset({(1, 1)}))
+    assert markdown(grid) == "| method | s, 100% |\n| --- | --- |\n| `a_b` | 1 & 2 |\n| `c` | **1.00-2.50** |\n"
+    text = latex(grid, "of $5 at T = 0. The 135M-model", "x")
+    for line in (
+        r"method & 100\% \\",
+        r"a\_b & 1 \& 2 \\",
+        r"c & \textbf{1.00--2.50} \\",
+        r"\label{tab:x}",
+        r"\caption{of \$5 at $T = 0$. The 135M-model}",
+        r" & \multicolumn{1}{c}{s} \\",
+        r"\cmidrule(lr){2-2}",
+    ):
+        assert line in text
     assert text.count("{tabular}") == 2
-    rows = list(csv.DictReader(io.StringIO(comma_separated(found))))
+    rows = list(csv.DictReader(io.StringIO(comma_separated(found, gathered.methods, FACTS))))
     assert len(rows) == len(found) == 7 * 3
-    assert {row["method"]: row["speedup"] for row in rows if row["set_name"] == ALL}["dflash"] == "2.0"
+    row = next(row for row in rows if row["method"] == "dflash" and not row["set_name"])
+    assert (row["speedup"], row["max_tokens"], row["judged_answers"], row["dtype"]) == ("2.0", "8", "4", "float32")
+    sizes = {(row["family"], row["block_size"], row["tree_budget"]) for row in rows if row["family"] == "ddtree"}
+    assert sizes == {("ddtree", block, nodes) for block in ("4", "8") for nodes in ("4", "8")}
+
+
+@pytest.mark.parametrize("name", ["a|b", "a`b", "a\nb", "<b>x</b>", "a*b*", "[x](y)"])
+def test_names_are_no_markup(name):
+    head, _, row, *more = markdown(Grid([("", "method"), (name, "tau")], [[name, "1"]])).splitlines()
+    assert more == []
+    for line in (head, row):
+        assert len(re.findall(r"(?<!\\)\|", line)) == 3
+        assert "<b>" not in line.replace("\\<", "") or "`" in line
+    text = latex(Grid([("", "method"), (name, "tau")], [[name, "1"]]), name, "x")
+    assert not re.search(r"[<>|]", text.replace("|", "") if "|" not in name else text)
+
+
+def test_of_one_answer_there_is_no_interval(tmp_path):
+    grid = overall(cells(gather([write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], num_prompts=1)])))
+    assert [row[3] for row in grid.rows] == ["", ""]
+
+
+def test_conditions_of_several_runs_are_all_said():
+    other = {**FACTS, "threads": 1, "max_tokens": 8}
+    assert "6 answers of at most 9 or 8 tokens; a processor (AVX2), 2 or 1 threads" in conditions([FACTS, other], 6)
+    assert "1 answer of at most 8 tokens; a processor (AVX2), 1 thread, torch" in conditions([other], 1)
+
+
+def test_answers_on_a_busy_machine_are_noticed(tmp_path):
+    path = write_run(
+        tmp_path / "run.jsonl", [PLAIN, DFLASH], decode_s=lambda name, i: 9.0 if (name, i) == ("dflash", 2) else 1.0
+    )
+    assert "1 of 8 answers (dflash) took more than 3 times as long a round" in disturbed(gather([path]))[0]
+    assert disturbed(gather([write_run(tmp_path / "quiet.jsonl", [PLAIN, DFLASH])])) == []
 
 
 def test_every_temperature_has_tables_of_its_own(tmp_path):
@@ -112,7 +165,7 @@ def test_every_temperature_has_tables_of_its_own(tmp_path):
     found = cells(gather([path]))
     assert list(titles(found).values()) == ["T = 0", "T = 1"]
     written = {p.name for p in write_report(gather([path]), tmp_path / "out")[0]}
-    assert {"by_set_1.md", "by_set_2.tex", "overall_1.tex", "accepted_lengths_2.png", "index.html"} <= written
+    assert {"by_set_T0.md", "by_set_T1.tex", "overall_T0.tex", "accepted_lengths_T1.png", "index.html"} <= written
 
 
 def test_a_plan_is_what_tells_methods_of_a_family_apart():
@@ -126,7 +179,7 @@ def test_files_per_prompt_set_make_one_row(tmp_path):
              enumerate(([0, 2], [1, 3]))]  # fmt: skip
     gathered = gather(paths)
     assert [m.name for m in gathered.methods] == ["plain", "dflash"]
-    assert {cell.answers for cell in cells(gathered) if cell.set_name == ALL} == {4}
+    assert {cell.answers for cell in cells(gathered) if cell.set_name is None} == {4}
     assert gathered.warnings == ()
 
 
@@ -141,7 +194,8 @@ def test_methods_on_different_prompts_are_said_to_be(tmp_path):
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
-    paths = [write_run(tmp_path / name / "run.jsonl", [PLAIN, DFLASH]) for name in "ab"]
+    runs = {"a": DFLASH, "b": method("dflash", 3.0, 3, block_size=8, tree_budget=7)}
+    paths = [write_run(tmp_path / name / "run.jsonl", [PLAIN, dflash]) for name, dflash in runs.items()]
     assert [m.name for m in gather(paths).methods] == ["plain", *(f"dflash [{path}]" for path in paths)]
 
 
@@ -157,9 +211,9 @@ def test_a_sweep_of_both_sizes_draws_every_figure(run):
     speed, length = figures["by_budget"].axes
     assert [line.get_label() for line in length.lines] == ["block size 4", "block size 8"]
     assert [list(line.get_ydata()) for line in length.lines] == [[1.4, 1.75], [1.75, 3.5]]
-    assert speed.get_ylabel() == "speed-up over plain" and speed.get_title() == "ddtree"
+    assert speed.get_ylabel() == "speed-up over plain\n(median, 95% interval)" and speed.get_title() == "ddtree"
     (panel,) = figures["by_block_size"].axes
-    assert panel.get_title() == "ddtree, 8 nodes, 4 prompts"
+    assert panel.get_title() == "ddtree, 8 nodes"
     heights = [patch.get_height() for patch in figures["accepted_lengths"].axes[1].patches]
     assert heights == pytest.approx([0.0, 0.0, 100.0]) or sum(heights) == pytest.approx(100.0)
 
@@ -187,10 +241,47 @@ def test_the_report_is_one_command_and_its_page_needs_nothing_else(run, tmp_path
     page = (out / "index.html").read_text()
     assert page.count("<svg") == len(FIGURES) and "a processor" in page and "dflash" in page
     assert not re.search(r"(src|href)=[\"']?(https?:|//|[a-z_]+\.(png|svg|css|js))", page.replace('href="#', ""))
-    (out / "regret_3.svg").write_text("of an earlier report")
     (out / "mine.txt").write_text("mine")
+    (out / "by_set_9.md").write_text("mine too")
     assert main(["report", str(run), "--out", str(out)]) == 0
-    assert {path.name for path in out.iterdir()} == {(tmp_path / line).name for line in said} | {"mine.txt"}
+    kept = {"mine.txt", "by_set_9.md"}
+    assert {path.name for path in out.iterdir()} == {(tmp_path / line).name for line in said} | kept
+
+
+def test_a_report_takes_the_place_of_an_earlier_one_that_had_more_parts(run, tmp_path):
+    out = tmp_path / "out"
+    two = write_run(tmp_path / "two.jsonl", [PLAIN, DFLASH], temperatures=(0.0, 1.0))
+    assert main(["report", str(two), "--out", str(out)]) == 0
+    assert (out / "overall_T1.md").exists()
+    assert main(["report", str(run), "--out", str(out)]) == 0
+    assert not (out / "overall_T1.md").exists() and (out / "overall.md").exists()
+
+
+@pytest.mark.parametrize("name", ["index.html", "results.csv", "summary.json", "by_set.md"])
+def test_a_report_writes_over_no_file_of_somebody_else(run, tmp_path, name, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    assert main(["report", str(run), "--out", str(out)]) == 2
+    assert "no report wrote it" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in out.iterdir()} == {name: "mine"}
+
+
+def test_a_report_writes_over_none_of_what_it_is_made_of(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["report", str(run), "--out", str(out)]) == 0
+    (out / "results.csv").write_bytes(run.read_bytes())
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    capsys.readouterr()
+    assert main(["report", str(out / "results.csv"), "--out", str(out)]) == 2
+    assert "is read and would be written" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_the_same_measurements_under_two_names_are_refused(run, tmp_path):
+    (tmp_path / "copy.jsonl").write_bytes(run.read_bytes())
+    with pytest.raises(InputError, match="hold the same measurements"):
+        gather([run, tmp_path / "copy.jsonl"])
 
 
 def test_a_report_that_is_broken_off_leaves_the_earlier_one(run, tmp_path, monkeypatch):
@@ -240,7 +331,7 @@ def test_a_documents_results_are_made_of_a_summary(run, tmp_path, capsys):
 
 
 def test_documents_and_summaries_that_cannot_be_used_are_one_sentence(tmp_path, capsys):
-    with pytest.raises(InputError, match="there is no '<!-- results"):
+    with pytest.raises(InputError, match="results begin 0 times in the document, but 0 sections are whole"):
         with_results("# Title", tmp_path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         section(tmp_path / "none.json")
@@ -252,3 +343,43 @@ def test_documents_and_summaries_that_cannot_be_used_are_one_sentence(tmp_path, 
                  ["report", "--readme", str(tmp_path / "none.md")]):  # fmt: skip
         assert main(argv) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+SECTION = "<!-- results: out/summary.json -->\nold\n<!-- /results -->\n"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<!-- results: out/summary.json -->\nmine\n" + SECTION,
+        SECTION + "<!-- results: out/summary.json -->\nmine\n",
+        "<!-- results: a b.json -->\nmine\n<!-- /results -->\n",
+        "<!--results: out/summary.json-->\nmine\n<!-- /results -->\n",
+    ],
+)
+def test_a_section_that_is_not_whole_loses_nobodys_words(run, tmp_path, document, capsys):
+    write_report(gather([run]), tmp_path / "out")
+    path = tmp_path / "README.md"
+    path.write_text(document)
+    assert main(["report", "--readme", str(path)]) == 2
+    assert "sections are whole" in capsys.readouterr().err
+    assert path.read_text() == document
+
+
+def test_a_document_keeps_its_ends_of_lines_its_link_and_its_permissions(run, tmp_path):
+    write_report(gather([run]), tmp_path / "out")
+    path = tmp_path / "real.md"
+    path.write_bytes(("# Title\n" + SECTION).replace("\n", "\r\n").encode())
+    path.chmod(0o664)
+    link = tmp_path / "README.md"
+    link.symlink_to(path)
+    assert main(["report", "--readme", str(link)]) == 0
+    assert link.is_symlink() and path.stat().st_mode & 0o777 == 0o664
+    text = path.read_bytes().decode()
+    assert "dflash" in text and text.count("\n") == text.count("\r\n")
+
+
+def test_a_document_that_cannot_be_read_is_said_before_the_report_is_written(run, tmp_path, capsys):
+    assert main(["report", str(run), "--out", str(tmp_path / "out"), "--readme", str(tmp_path / "none.md")]) == 2
+    assert "cannot be read: No such file" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

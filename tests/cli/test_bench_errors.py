@@ -1,5 +1,7 @@
 """`paceline bench` and `paceline demo` refuse what they cannot use before anything is loaded."""
 
+from pathlib import Path
+
 import pytest
 
 from paceline.cli import main
@@ -44,7 +46,14 @@ def nothing_is_loaded(monkeypatch):
         (["--sweep", "dtype=float32,bfloat16"], "run once for each"),
         (["--sweep", "magic=1,2"], "must be NAME=VALUE"),
         (["--sweep", "tree_budget"], "must be NAME=VALUE"),
-        (["--sweep", "tree_budget=4,x"], "must be numbers"),
+        (["--sweep", "tree_budget=4,x"], "must be whole numbers, such as tree_budget=1,2"),
+        (["--sweep", "temperature=x"], "must be numbers, such as temperature=1,2"),
+        (["--sweep", "seed=1,2"], "greedy answers do not depend on it"),
+        (["--sweep", "max_tokens=4,8", "--max-tokens", "256"], "leave one of both out"),
+        (["--sweep", "temperature=0,1", "--temperature", "0"], "leave one of both out"),
+        (["--gpus", "-1"], "gpus is -1"),
+        (["--gpus", "nan"], "gpus is nan"),
+        (["--gpus", "1"], "add --ray"),
         (["--sweep", "tree_budget=4,4"], "a value of tree_budget twice"),
         (["--sweep", "tree_budget=4", "--sweep", "tree_budget=8"], "names tree_budget twice"),
         (["--sweep", "tree_budget=0,4"], "tree_budget is 0"),
@@ -53,14 +62,32 @@ def nothing_is_loaded(monkeypatch):
         (["--sweep", "tree_budget=4,8", "--tree-budget", "4"], "leave one of both out"),
         (["--sweep", "max_tokens=64,128", "--max-tokens", "32"], "leave one of both out"),
         (["--sweep", "presence_penalty=0,1", "--methods", "plain", "hf"], "leave hf out"),
-        (["--json", "out.json", "--results", "out.json"], "name the same file"),
+        (["--json", "out.json", "--results", "out.json"], "which it would replace"),
+        (["--json", "out.json", "--results", "../{here}/out.json"], "which it would replace"),
+        (["--json", "tests/../out.json", "--results", "out.json"], "which it would replace"),
         (["--sweep", "temperature=0,1", "--policies", "fixed:4"], "at one temperature a run"),
     ],
 )
 def test_bench_refuses_in_one_sentence(argv, message, capsys):
-    assert main(["bench", *argv]) == 2
+    here = Path.cwd().name
+    assert main(["bench", *(word.replace("{here}", here) for word in argv)]) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
+
+
+def test_bench_does_not_write_over_its_prompts(tmp_path, capsys):
+    prompts = tmp_path / "made.jsonl"
+    prompts.write_text('{"turns": ["hello"]}\n')
+    assert main(["bench", "--prompts", str(prompts), "--json", str(tmp_path / "." / "made.jsonl")]) == 2
+    assert "which it would replace" in capsys.readouterr().err
+    assert prompts.read_text() == '{"turns": ["hello"]}\n'
+
+
+def test_bench_refuses_prompts_nested_without_end(tmp_path, capsys):
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    assert main(["bench", "--prompts", str(tmp_path / "deep.jsonl")]) == 2
+    err = capsys.readouterr().err
+    assert "line 1 is not of the form" in err and err.count("\n") == 1
 
 
 def test_bench_refuses_a_prompt_file_that_is_not_utf8(tmp_path, capsys):

@@ -12,7 +12,7 @@ from paceline.errors import InputError
 COLOURS = ("#1b1b3a", "#7b2d26", "#2a6f97", "#b5651d", "#5a9367", "#c08497", "#8ab6d6", "#d4b483")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1)))
-HATCHES = ("", "///", "...", "xxx", "\\\\\\\\", "ooo", "+++")
+HATCHES = ("", "///", "", "xx", "", "\\\\", "")
 
 
 def marks(number: int) -> dict[str, Any]:

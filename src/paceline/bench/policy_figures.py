@@ -33,7 +33,7 @@ def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
 
 def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
     """A panel a table: every prompt's line, its best size or sizes marked, and the mean."""
-    figure, panels = axes(len(tables), rows_for(len(tables)), height=3.1, width=2.7)
+    figure, panels = axes(len(tables), rows_for(len(tables)), height=3.1, width=2.7, sharey=True)
     for panel, table in zip(panels, tables, strict=True):
         values, sizes = table.values(judge), list(table.block_sizes)
         lines = panel.plot(sizes, values.T, color="0.75", linewidth=0.8, zorder=1)
@@ -42,8 +42,9 @@ def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
         panel.scatter(
             np.array(sizes)[best], values[rows, best], s=14, color="0.35", zorder=2, label="its best (oracle), ties too"
         )
+        panel.tick_params(labelleft=True)
         panel.plot(sizes, values.mean(0), color="black", linewidth=2, marker="s", zorder=3, label="mean of all prompts")
-        panel.set_title(f"{table.name}, {len(table)} prompts", fontsize=9)
+        panel.set_title(table.name, fontsize=9)
         panel.set(xlabel="block size (anchor included)", ylabel=UNITS[judge])
         panel.set_xticks(sizes)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

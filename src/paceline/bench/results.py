@@ -84,7 +84,7 @@ def read_results(path: Path) -> Results:
     number = 1
     try:
         results = _head(lines[0])
-        for number, line in enumerate(lines[1:-1], start=2):
+        for number, line in enumerate(lines[1:-1], start=2):  # noqa: B007 (the sentence below names it)
             _add(results, PromptRow.model_validate_json(line))
     except ValueError as error:
         raise CheckpointError(

@@ -52,9 +52,8 @@ def _parse(text: str) -> Sweep:
     try:
         values = tuple(kinds[name](value) for value in listed.split(","))
     except ValueError:
-        raise InputError(
-            f"--sweep is {text!r}, but the values of {name} must be numbers, such as {name}=4,8."
-        ) from None
+        kind = "whole numbers" if kinds[name] is int else "numbers"
+        raise InputError(f"--sweep is {text!r}, but the values of {name} must be {kind}, such as {name}=1,2.") from None
     if len(set(values)) < len(values):
         raise InputError(f"--sweep names a value of {name} twice; name each once.")
     for value in values if name in SIZES else ():

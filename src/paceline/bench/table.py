@@ -25,7 +25,7 @@ def results_table(
     last."""
     judged = any(row.get("judged") for row in rows)
     speeds = Table(*_COLUMNS, *([_RIGHT] if judged else []), box=None, pad_edge=False)
-    speeds.columns[0].no_wrap, speeds.columns[0].overflow = False, "fold"
+    speeds.columns[0].min_width = _longest_word(rows)
     for row in rows:
         speeds.add_row(*_speed_cells(row), *([f"{row['right']}/{row['judged']}"] if judged else []))
     parts: list[RenderableType] = [speeds, Text("")]
@@ -36,6 +36,11 @@ def results_table(
     if any(row["stage_ms"] for row in rows):
         parts += [_stage_table(rows), Text("")]
     return Group(*parts, Text("\n".join(_facts(rows, provenance))))
+
+
+def _longest_word(rows: Sequence[dict[str, Any]]) -> int:
+    """Names break between words only."""
+    return max((len(word) for row in rows for word in row["method"].split()), default=0)
 
 
 def _speed_cells(row: dict[str, Any]) -> list[str]:
@@ -67,7 +72,7 @@ def _same_text(row: dict[str, Any]) -> str:
 def _stage_table(rows: Sequence[dict[str, Any]]) -> Table:
     stages = [stage for stage in STAGES if any(stage in row["stage_ms"] for row in rows)]
     table = Table("ms a round", *stages, "outside the models", "drafter calls", box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"
+    table.columns[0].min_width = _longest_word(rows)
     for row in rows:
         if row["stage_ms"]:
             times = [f"{row['stage_ms'].get(stage, 0.0):.2f}" for stage in stages]
@@ -86,7 +91,7 @@ def _policy_table(policies: Sequence[dict[str, Any]]) -> Table:
 def _stream_table(stream: Sequence[dict[str, Any]]) -> Table:
     spans = [f"{part['first']}-{part['last']}" for part in stream[0]["parts"]]
     table = Table("tau of queries", *spans, "updates", "kept", "learning, s", "over frozen", box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"
+    table.columns[0].min_width = _longest_word(stream)
     for row in stream:
         taus = [f"{part['acceptance_length']:.2f}" for part in row["parts"]]
         table.add_row(row["method"], *taus, *_learned_cells(row))

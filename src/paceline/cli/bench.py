@@ -26,9 +26,16 @@ if TYPE_CHECKING:
     from paceline.bench.worker import Worker
 
 
+_MAX_TOKENS = 256
+_WIDTH = 140
+"""Columns of text where nothing says how many there are."""
+
+
 def run(args: Arguments) -> None:
     """Measure, print the table, write the files."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH)
     prompts = read_prompts(args.prompts, args.limit)
     if args.turns is not None:
         prompts = [replace(prompt, later=prompt.later[: args.turns - 1]) for prompt in prompts]
@@ -57,7 +64,12 @@ def run(args: Arguments) -> None:
         command=("paceline", *sys.argv[1:]),
     )
     check_methods(args, config)
-    results, worker = _measure(args, config, console)
+    try:
+        results, worker = _measure(args, config, console)
+    except KeyboardInterrupt:
+        if args.results is not None and args.results.exists():
+            print(f"the prompts that were measured are in {args.results}; the same command goes on", file=sys.stderr)
+        raise
     if results is not None:
         _show(args, config, results, worker, console)
 
@@ -77,8 +89,8 @@ def _measure(args: Arguments, config: BenchConfig, console: Console) -> tuple[Re
 
         def show(done: int, total: int) -> None:
             progress.update(task, description="measuring", completed=done, total=total)
-            if not console.is_terminal:
-                console.print(f"{done} of {total} prompts measured")
+            if done and not (console.is_terminal and here):
+                console.print(f"{done} of {total} prompts are measured")
 
         def make() -> Worker:
             from paceline.bench.worker import make_worker
@@ -139,8 +151,8 @@ def _show(args: Arguments, config: BenchConfig, results: Results, worker: Worker
 def _settings_of_requests(args: Arguments) -> GenerationSettings:
     """What every method is asked; drafting sizes are checked here and given to the drafted methods only."""
     settings = GenerationSettings(
-        max_tokens=args.max_tokens,
-        temperature=args.temperature,
+        max_tokens=_MAX_TOKENS if args.max_tokens is None else args.max_tokens,
+        temperature=0.0 if args.temperature is None else args.temperature,
         grammar=args.grammar(),
         tree_budget=args.tree_budget,
         block_size=args.block_size,

@@ -54,15 +54,15 @@ class Arguments(GrammarOptions):
     drafter: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...")] = ()
     """Folders or hub names of drafters, one of each kind at most: a DFlash one serves dflash, ddtree and mixture, a
     SpecBlock or EAGLE-3 one, parallel heads or a small language model the methods named so. The embedded target has its
-    own DFlash and SpecBlock ones where none is given."""
+    own DFlash, SpecBlock and EAGLE-3 ones and its own heads, where none is given."""
     limit: Count = None
     """Use at most this many prompts of each file."""
     turns: Count = None
     """Ask at most this many turns of each prompt; all where not given. Later turns follow the first method's answer."""
-    max_tokens: int = 256
-    """Longest answer, in tokens."""
-    temperature: float = 0.0
-    """Sampling temperature; 0 is greedy."""
+    max_tokens: Count = None
+    """Longest answer, in tokens; 256 where not given."""
+    temperature: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
+    """Sampling temperature; 0, greedy, where not given."""
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, tyro.conf.arg(metavar="{float32,bfloat16,float16}")
     ] = None
@@ -70,7 +70,8 @@ class Arguments(GrammarOptions):
     thinking: Thinking = None
     """Thinking mode, for targets whose chat template has one; as the template does by itself where not given."""
     tree_budget: Count = None
-    """Nodes of the draft trees, root excluded; the drafter's own where not given."""
+    """Nodes of the draft trees, root excluded, of methods that grow trees (chains, prompt lookup's too, are as long as
+    their block); the drafter's own where not given."""
     block_size: Count = None
     """Rows of a drafter's block, anchor included; the drafter's own where not given."""
     policies: tuple[str, ...] = ()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Methods that are Hugging Face's own.
 _REFERENCES = ("hf", "hf-dflash")
+_OF_SAMPLING = ("seed", "top_k", "top_p", "min_p")
+"""Settings without a meaning where the likeliest token is taken."""
 
 
 def check_arguments(args: Arguments, prompts: Sequence[Prompt]) -> None:
@@ -27,8 +29,11 @@ def check_arguments(args: Arguments, prompts: Sequence[Prompt]) -> None:
     """
     check_writable(args.json, "--json")
     check_writable(args.results, "--results")
-    if args.json is not None and args.results is not None and args.json.absolute() == args.results.absolute():
-        raise InputError("--json and --results name the same file; name two.")
+    read_or_written = [path.resolve() for path in (*args.prompts, args.results) if path is not None]
+    if args.json is not None and args.json.resolve() in read_or_written:
+        raise InputError(
+            f"--json {str(args.json)!r} is also a file of --prompts or --results, which it would replace; name another."
+        )
     if not args.methods:
         raise InputError("--methods names no method; name at least one.")
     if len(set(args.methods)) < len(args.methods):
@@ -41,6 +46,8 @@ def check_arguments(args: Arguments, prompts: Sequence[Prompt]) -> None:
         value = getattr(args, name)
         if value is not None and value < least:
             raise InputError(f"{name} is {value}, but must be at least {least}.")
+    if not 0.0 <= args.gpus < float("inf"):
+        raise InputError(f"gpus is {args.gpus}, but must be at least 0.")
     if args.ray is None and (args.workers > 1 or args.gpus > 0.0):
         raise InputError(
             "--workers and --gpus are of a Ray cluster; add --ray, or launch several processes (docs/benchmarks.md)."
@@ -78,11 +85,15 @@ def check_methods(args: Arguments, config: BenchConfig) -> None:
     if args.policies and not GROWING & set(args.methods):
         raise InputError("--policies came, but no method whose trees they could size; add mixture, for one.")
     for sweep in config.sweeps:
-        if getattr(args, sweep.name, None) not in (None, getattr(type(args), sweep.name, None)):
+        if getattr(args, sweep.name, None) is not None:
             raise InputError(f"{sweep.name} came and is swept; leave one of both out.")
         if sweep.name in ("block_size", "tree_budget"):
             if not any(sweep.name in sizes_used(name) for name in args.methods):
                 raise InputError(f"--sweep {sweep.name} came, but no method has one; add ddtree, for one.")
+        elif sweep.name in _OF_SAMPLING and not any(asked.temperature > 0.0 for asked, _ in config.requests()):
+            raise InputError(
+                f"--sweep {sweep.name} came, but greedy answers do not depend on it; add --temperature above 0."
+            )
         elif len(sweep.values) > 1 and args.policies:
             raise InputError(f"--sweep {sweep.name} and --policies came; compare policies at one {sweep.name} a run.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,13 +17,13 @@ from paceline.result_files import check_folder
 class Arguments:
     """Make tables (Markdown, LaTeX, CSV), figures and one HTML page of what `paceline bench --results` measured.
 
-    Runs of another target, dtype or chat template are refused: their numbers do not compare.
+    Runs of another target, dtype, chat template, thinking mode or grammar are refused: their numbers do not compare.
     """
 
-    results: tyro.conf.Positional[tuple[Path, ...]] = ()
+    results: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILE")] = ()
     """Results files."""
-    out: Path | None = None
-    """Folder for the report; what is there is replaced."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder for the report; takes the place of an earlier report there, and touches nothing else."""
     readme: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Make the sections `<!-- results: SUMMARY --> ... <!-- /results -->` of this document anew."""
 
@@ -33,31 +34,46 @@ def run(args: Arguments) -> None:
         raise InputError("neither --out nor --readme came; say where the report goes, --out FOLDER for one.")
     if bool(args.results) != (args.out is not None):
         raise InputError("results and --out go together: the files to read, and the folder for what is made of them.")
+    if args.readme is not None:
+        _read(args.readme)
     if args.out is not None:
-        check_folder(args.out)
-        from paceline.bench.drawing import check_matplotlib
-        from paceline.bench.report.gathered import gather
-        from paceline.bench.report.write import write_report
-
-        check_matplotlib()
-        paths, warnings = write_report(gather(args.results), args.out)
-        for path in paths:
-            print(path)
-        for warning in warnings:
-            print(f"note: {warning}")
+        _write(args.results, args.out)
     if args.readme is not None:
         _renew(args.readme)
 
 
-def _renew(document: Path) -> None:
-    from paceline.bench.report.readme import with_results
-    from paceline.records import write_text
+def _write(results: Sequence[Path], out: Path) -> None:
+    check_folder(out)
+    from paceline.bench.drawing import check_matplotlib
+    from paceline.bench.report.gathered import gather
+    from paceline.bench.report.write import write_report
 
+    check_matplotlib()
+    paths, warnings = write_report(gather(results), out, results)
+    for path in paths:
+        print(path)
+    for warning in warnings:
+        print(f"note: {warning}")
+
+
+def _read(document: Path) -> str:
     try:
-        text = document.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the document {str(document)!r} cannot be read: {error}.") from error
-    renewed = with_results(text, document.absolute().parent)
+        return document.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"the document {str(document)!r} is not UTF-8 text; save it as UTF-8.") from error
+    except OSError as error:
+        raise InputError(f"the document {str(document)!r} cannot be read: {error.strerror or error}.") from error
+
+
+def _renew(document: Path) -> None:
+    """Make the sections of results anew, with the ends of lines that the document has; nothing else changes."""
+    from paceline.bench.report.readme import with_results
+    from paceline.result_files import replace_bytes
+
+    text = _read(document)
+    renewed = with_results(text.replace("\r\n", "\n"), document.absolute().parent)
+    if "\r\n" in text:
+        renewed = renewed.replace("\n", "\r\n")
     if renewed != text:
-        write_text(document, renewed)
+        replace_bytes(document.resolve(), renewed.encode("utf-8"))
     print(f"{document}: {'made anew' if renewed != text else 'as it was'}")

@@ -103,6 +103,21 @@ def test_a_program_beyond_its_limits_does_not_come_through(program):
     assert time.perf_counter() - started < 10.0
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import os, time\nif os.fork() == 0:\n    time.sleep(60)",
+        "import os\nos.fork()",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
+        "import atexit, time\natexit.register(time.sleep, 60)",
+    ],
+)
+def test_a_right_program_has_come_through_whatever_it_leaves_running(program):
+    started = time.perf_counter()
+    assert runs_through(program, Limits(seconds=20.0))
+    assert time.perf_counter() - started < 10.0
+
+
 def test_a_program_has_a_folder_of_its_own_and_none_of_our_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "1")
     program = (
@@ -112,9 +127,14 @@ def test_a_program_has_a_folder_of_its_own_and_none_of_our_environment(tmp_path,
     assert runs_through(program, QUICK) and runs_through(program, QUICK)
 
 
-def test_what_a_program_started_ends_with_it():
-    mark = "paceline-left-behind-7351"
-    runs_through(f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 300 # {mark}'])", QUICK)
+@pytest.mark.parametrize("session", [False, True])
+@pytest.mark.parametrize("then", ["", "while True: pass"])
+def test_what_a_program_started_ends_with_it(session, then):
+    mark = f"paceline-left-behind-{session}-{bool(then)}"
+    program = "import subprocess\n" + (
+        f"subprocess.Popen(['sh', '-c', 'sleep 300 # {mark}'], start_new_session={session})\n{then}"
+    )
+    assert runs_through(program, Limits(seconds=3.0)) is not bool(then)
     listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
     assert not [line for line in listed.splitlines() if mark in line and line.startswith("sh")]
 

@@ -19,6 +19,8 @@ from paceline.prompt_sets import Reference
 
 _LANGUAGES = ("", "python", "py", "python3")
 _THOUGHT = "</think>"
+_SECONDS_TO_END = 10.0
+"""What the process that watches over a program has left once the program's time is over."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def runs_through(program: str, limits: Limits) -> bool:
 
     It runs in a folder of its own that goes with it, without standard input and our environment, and where the system
     lets it, without a network. This keeps a careless program from doing harm; it is no wall against a hostile one. A
-    program that leaves before its end, by `exit` for instance, has not come through.
+    program that leaves before its end, by `exit` for instance, has not come through; one that comes to its end has,
+    whatever it leaves running, which is ended.
     """
     word = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="paceline-program-") as folder:
@@ -99,7 +102,8 @@ def runs_through(program: str, limits: Limits) -> bool:
             cwd=folder, env={"HOME": folder, "TMPDIR": folder, "LC_ALL": "C.UTF-8"}, start_new_session=True,
         )  # fmt: skip
         try:
-            said, _ = process.communicate(f"{word}\n{program}".encode("utf-8", "replace"), timeout=limits.seconds)
+            text = f"{word}\n{program}".encode("utf-8", "replace")
+            said, _ = process.communicate(text, timeout=limits.seconds + _SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -108,7 +112,7 @@ def runs_through(program: str, limits: Limits) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The program and whatever it started."""
+    """The process that watches over the program, which ends whatever that started, and all of its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -13,15 +13,13 @@ from paceline.bench.pooled import per_round, rate, stage_ms, tau
 from paceline.bench.report.gathered import Gathered
 from paceline.metrics import paired_speedup, repetition_rate
 
-ALL = "all prompts"
-"""In place of a set's name."""
 Tagged = tuple[int, Measurement]
 """A measurement with the number of its run."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method, one prompt set (or all), one kind of request.
+    """One method, one prompt set (None: all of them), one kind of request.
 
     `speedup` is the median over answers of the ratio to the same run's plain decoding, with a 95% bootstrap interval;
     None without plain decoding. `tau` is tokens per round, bonus included, rounds pooled; None for a method that does
@@ -30,7 +28,7 @@ class Cell:
     """
 
     method: str
-    set_name: str
+    set_name: str | None
     asked: Mapping[str, float]
     answers: int
     tokens_per_s: float
@@ -60,8 +58,8 @@ def cells(gathered: Gathered) -> list[Cell]:
         plain = {(run, x.place): x for run, x in of_request if x.method == PLAIN}
         for method in gathered.methods:
             own = [(run, x) for run, x in of_request if x.method == method.name]
-            for name in [*gathered.sets, ALL]:
-                these = [(run, x) for run, x in own if name in (x.prompt.set_name, ALL)]
+            for name in [*gathered.sets, None]:
+                these = [(run, x) for run, x in own if name in (x.prompt.set_name, None)]
                 if these:
                     samples = method.name in drawn and asked.get("temperature", 0.0) > 0.0
                     found.append(_cell(method.name, name, asked, these, plain, samples))
@@ -77,7 +75,7 @@ def _by_request(measurements: Iterable[Tagged]) -> list[tuple[dict[str, float], 
 
 def _cell(
     method: str,
-    set_name: str,
+    set_name: str | None,
     asked: Mapping[str, float],
     tagged: Sequence[Tagged],
     plain: Mapping[tuple[int, tuple[str, str, int]], Measurement],

@@ -29,7 +29,7 @@ def by_budget(frame: Frame) -> Any | None:
     lines = _budget_lines(frame)
     if not lines:
         return None
-    rows = ["speed-up over plain", "tau (tokens per round)"][PLAIN not in frame.measured :]
+    rows = ["speed-up over plain\n(median, 95% interval)", "tau\n(tokens per round)"][PLAIN not in frame.measured :]
     names = list(dict.fromkeys(name for name, _ in lines))
     sizes = sorted({size for _, size in lines})
     budgets = sorted({m.settings[TREE_BUDGET] for methods in lines.values() for m in methods})
@@ -57,7 +57,7 @@ def by_budget(frame: Frame) -> Any | None:
         if row == rows[-1]:
             panel.set_xlabel("nodes of the draft tree")
     _legend(figure, panels, len(sizes))
-    return _titled(figure, "By tree budget (speed-up: median of answers, 95% interval; tau: rounds pooled)", frame)
+    return _titled(figure, "By tree budget", frame)
 
 
 def _budget_lines(frame: Frame) -> dict[tuple[str, int], list[MethodFacts]]:
@@ -135,7 +135,7 @@ def stage_times(frame: Frame) -> Any | None:
     stages_there = [stage for stage in STAGES if any(stage in stages for stages in spent.values())]
     for number, stage in enumerate(stages_there):
         ms = np.array([spent[name].get(stage, 0.0) for name in names])
-        grey = str(0.25 + 0.65 * number / max(len(stages_there) - 1, 1))
+        grey = str(0.2 + 0.55 * number / max(len(stages_there) - 1, 1))
         panel.barh(
             names, ms, left=left, label=stage, color=grey, edgecolor="white",
             hatch=HATCHES[number % len(HATCHES)], hatch_linewidth=0.4, linewidth=0.5,
@@ -162,9 +162,10 @@ def by_position(frame: Frame) -> Any | None:
     if not found:
         return None
     figure, (panel,) = axes(1, height=4.4, width=6.2)
+    furthest = max(sum(share > _LEAST_SHARE for share in shares) for shares in found.values())
     for number, (name, shares) in enumerate(found.items()):
-        kept = [100 * share for share in shares if share > _LEAST_SHARE]
-        panel.plot(range(1, len(kept) + 1), kept, label=name, markersize=5, **marks(number))
+        shown = [100 * share for share in (*shares, *[0.0] * furthest)][:furthest]
+        panel.plot(range(1, furthest + 1), shown, label=name, markersize=5, **marks(number))
     panel.set(xlabel="position after the last token", ylabel="rounds that accept this far, %")
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_ylim(bottom=0)
@@ -180,18 +181,19 @@ def regret(frame: Frame) -> Any | None:
     if not found:
         return None
     longest = max(map(len, found.values()))
-    figure, panels = axes(len(found), rows_for(len(found), columns=3), height=1.2 + 0.22 * longest, width=3.4)
+    rows_of_panels = rows_for(len(found), columns=3)
+    figure, panels = axes(len(found), rows_of_panels, height=1.2 + 0.22 * longest, width=3.4, sharex=True)
     for panel, (name, rows) in zip(panels, found.items(), strict=True):
         labels = [row.label for row in rows][::-1]
         values = np.array([[row.loss, row.low, row.high] for row in rows][::-1]) * 100
         spread = np.clip(np.stack([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]), 0.0, None)
         greys = ["0.75" if row.is_fixed else "0.35" for row in rows][::-1]
         panel.barh(labels, values[:, 0], xerr=spread, capsize=2, color=greys, edgecolor="0.2", linewidth=0.5)
-        panel.set(
-            title=name, xlabel="tokens/s lost to the oracle, %", ylim=(len(rows) - longest - 0.6, len(rows) - 0.4)
-        )
-        panel.set_xlim(left=0)
+        panel.set(title=name, ylim=(len(rows) - longest - 0.6, len(rows) - 0.4))
         panel.tick_params(axis="y", labelsize=8)
+        panel.tick_params(labelbottom=True)
+    panels[0].set_xlim(0.0, 105 * max(row.high for rows in found.values() for row in rows) or 1.0)
+    figure.supxlabel("tokens/s lost to the oracle, %")
     return _titled(figure, "Regret of plans (light: fixed; dark: policies)", frame)
 
 
@@ -220,7 +222,8 @@ def _grid(count: int, **shared: Any) -> tuple[Any, list[Any]]:
 
 
 def _titled(figure: Any, title: str, frame: Frame) -> Any:
-    figure.suptitle(f"{title}, {frame.title}", fontsize=11)
+    count = f"{frame.answers} {'answer' if frame.answers == 1 else 'answers'}"
+    figure.suptitle(f"{title}, {frame.title}, {count}", fontsize=11)
     return figure
 
 

@@ -22,6 +22,11 @@ class Frame:
     methods: Sequence[MethodFacts]
     measured: Mapping[str, Sequence[Tagged]]
 
+    @property
+    def answers(self) -> int:
+        """Turns of prompts that any method answered."""
+        return len({x.place for done in self.measured.values() for _, x in done})
+
     def done(self, name: str) -> list[Measurement]:
         return [x for _, x in self.measured[name]]
 

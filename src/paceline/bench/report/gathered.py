@@ -40,9 +40,10 @@ def gather(paths: Sequence[Path]) -> Gathered:
     """
     if not paths:
         raise InputError("no results came; name files that `paceline bench --results` wrote.")
-    if len({path.absolute() for path in paths}) < len(paths):
+    if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("a results file is named twice; name each once.")
     runs = [read_results(path) for path in paths]
+    _refuse_copies(paths)
     for path, run in zip(paths, runs, strict=True):
         _check_comparable(path, run, paths[0], runs[0])
         if not run.by_prompt:
@@ -62,6 +63,15 @@ def gather(paths: Sequence[Path]) -> Gathered:
         tuple(found),
         tuple(_warnings(paths, runs, found)),
     )
+
+
+def _refuse_copies(paths: Sequence[Path]) -> None:
+    """Measurements would count twice."""
+    seen: dict[bytes, Path] = {}
+    for path in paths:
+        first = seen.setdefault(path.read_bytes(), path)
+        if first is not path:
+            raise InputError(f"{str(first)!r} and {str(path)!r} hold the same measurements; leave one out.")
 
 
 def _check_comparable(path: Path, run: Results, first: Path, other: Results) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from paceline.bench.report.tables import CONVENTION, Grid
+from paceline.bench.report.tables import Grid
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1a1a1a; }
@@ -26,9 +27,10 @@ figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
 
 @dataclass(frozen=True)
 class Part:
-    """What was measured with one kind of request: titled tables, and figures as SVG by name."""
+    """What was measured with one kind of request, in which `conditions`: titled tables, and figures as SVG by name."""
 
     title: str
+    conditions: str
     tables: Mapping[str, Grid]
     figures: Mapping[str, str]
 
@@ -37,10 +39,11 @@ def page(parts: Sequence[Part], provenance: Sequence[Mapping[str, Any]], warning
     """The HTML document."""
     first = provenance[0]
     title = f"{html.escape(str(first.get('target')))}, {html.escape(str(first.get('dtype')))}"
-    body = [f"<h1>paceline: {title}</h1>", f"<p>Cells of the tables by prompt set: {html.escape(CONVENTION)}.</p>"]
+    body = [f"<h1>paceline: {title}</h1>"]
     body += [f'<p class="warning">{html.escape(warning)}</p>' for warning in warnings]
     for part in parts:
         body.append(f"<h2>{html.escape(part.title)}</h2>")
+        body += [f"<p>{html.escape(part.conditions)}</p>"] if part.conditions else []
         for name, grid in part.tables.items():
             body += [f"<h3>{html.escape(name)}</h3>"] if name else []
             body.append(_table(grid))
@@ -55,10 +58,20 @@ def page(parts: Sequence[Part], provenance: Sequence[Mapping[str, Any]], warning
 
 
 def _table(grid: Grid) -> str:
-    head, rows = grid
-    heads = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    above = "".join(
+        f'<th colspan="{len(list(below))}">{html.escape(text)}</th>'
+        for text, below in groupby(above for above, _ in grid.heads)
+    )
+    groups = f"<tr>{above}</tr>" if any(above for above, _ in grid.heads) else ""
+    heads = "".join(f"<th>{html.escape(head)}</th>" for _, head in grid.heads)
+    lines = "".join(f"<tr>{''.join(_cells(grid, number))}</tr>" for number in range(len(grid.rows)))
+    return f'<div class="wide"><table><thead>{groups}<tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _cells(grid: Grid, number: int) -> Iterator[str]:
+    for at, text in enumerate(grid.rows[number]):
+        shown = html.escape(text)
+        yield f"<td><b>{shown}</b></td>" if (number, at) in grid.best else f"<td>{shown}</td>"
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

@@ -1,18 +1,32 @@
-"""The papers' table, method by prompt set, as Markdown, LaTeX and CSV."""
+"""The papers' tables: method by prompt set, and all that is known of each method."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from paceline.bench.measurement import Request
-from paceline.bench.report.cells import ALL, Cell, as_row
+from paceline.bench.method import PLAIN
+from paceline.bench.report.cells import Cell
 from paceline.bench.results import MethodFacts
 
-CONVENTION = "speed-up over plain decoding (median of answers, paired) / tau (tokens per round, bonus included)"
-Grid = tuple[list[str], list[list[str]]]
-"""Heads of the columns, and rows of cells."""
+ALL = "all prompts"
+"""What stands over the columns of all sets together."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Heads of the columns, each with that of the columns it stands below ("" for none), and rows of cells; `best` are
+    the (row, column) of a column's largest number."""
+
+    heads: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[str]]
+    best: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def columns(self) -> list[str]:
+        """Each column's head in one line."""
+        return [f"{above}, {head}" if above else head for above, head in self.heads]
 
 
 def titles(cells: Sequence[Cell]) -> dict[Request, str]:
@@ -31,19 +45,17 @@ def _title(asked: Mapping[str, float], differing: Sequence[str]) -> str:
 def by_set(cells: Sequence[Cell]) -> Grid:
     """A row a method, two columns a set: speed-up and tau. All cells are of one kind of request."""
     sets = list(dict.fromkeys(cell.set_name for cell in cells))
-    if len(sets) == 2 and ALL in sets:  # one set is all prompts
-        sets.remove(ALL)
+    if len(sets) == 2 and None in sets:  # one set is all prompts
+        sets.remove(None)
     found = {(cell.method, cell.set_name): cell for cell in cells}
     methods = list(dict.fromkeys(cell.method for cell in cells))
     rows = [[method, *(text for name in sets for text in _pair(found.get((method, name))))] for method in methods]
-    return ["method", *(f"{name}, {kind}" for name in sets for kind in ("speed-up", "tau"))], rows
+    heads = [(name or ALL, kind) for name in sets for kind in ("speed-up", "tau")]
+    return Grid([("", "method"), *heads], rows, _best(rows, range(1, 1 + len(heads))))
 
 
 def _pair(cell: Cell | None) -> tuple[str, str]:
-    if cell is None:
-        return "", ""
-    speedup = "" if cell.speedup is None else f"{cell.speedup:.2f}x"
-    return speedup, "" if cell.tau is None else f"{cell.tau:.2f}"
+    return ("", "") if cell is None else (_speedup(cell), _tau(cell))
 
 
 def overall(cells: Sequence[Cell]) -> Grid:
@@ -51,9 +63,9 @@ def overall(cells: Sequence[Cell]) -> Grid:
     columns: dict[str, Callable[[Cell], str]] = {
         "method": lambda cell: cell.method,
         "tokens/s": lambda cell: f"{cell.tokens_per_s:.1f}",
-        "speed-up": lambda cell: "" if cell.speedup is None else f"{cell.speedup:.2f}x",
+        "speed-up": _speedup,
         "95% interval": _interval,
-        "tau": lambda cell: "" if cell.tau is None else f"{cell.tau:.2f}",
+        "tau": _tau,
         "nodes a round": lambda cell: "" if cell.nodes_per_round is None else f"{cell.nodes_per_round:.1f}",
         "drafting": lambda cell: "" if cell.draft_share is None else f"{100 * cell.draft_share:.0f}%",
         "same text": _same_text,
@@ -62,12 +74,24 @@ def overall(cells: Sequence[Cell]) -> Grid:
     }
     if any(cell.judged for cell in cells):
         columns["right"] = lambda cell: f"{cell.right}/{cell.judged}" if cell.judged else ""
-    of_all = [cell for cell in cells if cell.set_name == ALL]
-    return list(columns), [[say(cell) for say in columns.values()] for cell in of_all]
+    rows = [[say(cell) for say in columns.values()] for cell in cells if cell.set_name is None]
+    heads = list(columns)
+    return Grid([("", head) for head in heads], rows, _best(rows, map(heads.index, ("tokens/s", "speed-up", "tau"))))
+
+
+def _speedup(cell: Cell) -> str:
+    return "" if cell.speedup is None else f"{cell.speedup:.2f}x"
+
+
+def _tau(cell: Cell) -> str:
+    return "" if cell.tau is None else f"{cell.tau:.2f}"
 
 
 def _interval(cell: Cell) -> str:
-    return "" if cell.speedup_low is None else f"{cell.speedup_low:.2f}-{cell.speedup_high:.2f}"
+    """Of a single answer, or of plain decoding over itself, nothing can be said."""
+    if cell.speedup_low is None or cell.answers < 2 or cell.method == PLAIN:
+        return ""
+    return f"{cell.speedup_low:.2f}-{cell.speedup_high:.2f}"
 
 
 def _same_text(cell: Cell) -> str:
@@ -77,59 +101,19 @@ def _same_text(cell: Cell) -> str:
     return f"{cell.same_text}/{cell.answers}{ties}"
 
 
+def _best(rows: Sequence[Sequence[str]], columns: Iterable[int]) -> frozenset[tuple[int, int]]:
+    """Where these columns have their largest number, as it is shown; nowhere where all are the same."""
+    found: set[tuple[int, int]] = set()
+    for column in columns:
+        numbers = {number: float(row[column].rstrip("x")) for number, row in enumerate(rows) if row[column]}
+        if len(set(numbers.values())) > 1:
+            largest = max(numbers.values())
+            found |= {(number, column) for number, value in numbers.items() if value == largest}
+    return frozenset(found)
+
+
 def drafting(methods: Sequence[MethodFacts]) -> Grid:
     """How each method drafts: all that its settings say."""
     names = list(dict.fromkeys(name for m in methods for name in m.settings))
-    return ["method", *names], [[m.name, *(str(m.settings.get(name, "")) for name in names)] for m in methods]
-
-
-def markdown(grid: Grid) -> str:
-    """A table of GitHub's kind."""
-    head, rows = grid
-    lines = [head, ["---"] * len(head), *([_code(row[0]), *row[1:]] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
-def latex(grid: Grid, caption: str) -> str:
-    """A table for booktabs, ready for `\\input`."""
-    head, rows = grid
-    body = [" & ".join(map(_escaped, line)) + r" \\" for line in (head, *rows)]
-    columns = "l" + "r" * (len(head) - 1)
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{_escaped(caption)}}}",
-            rf"  \begin{{tabular}}{{{columns}}}",
-            r"    \toprule",
-            f"    {body[0]}",
-            r"    \midrule",
-            *(f"    {line}" for line in body[1:]),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
-def _escaped(text: str) -> str:
-    return "".join(_SPECIAL.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
-
-
-def comma_separated(cells: Sequence[Cell]) -> str:
-    """Every cell with its intervals and counts, a line each."""
-    rows = [as_row(cell) for cell in cells]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    rows = [[m.name, *(str(m.settings.get(name, "")) for name in names)] for m in methods]
+    return Grid([("", "method"), *(("", name) for name in names)], rows)
