@@ -70,6 +70,7 @@ def write_run(
     wrong=(),
     prompts=None,
     decode_s=lambda name, number: 1.0,
+    seeds=(None,),
 ):
     """A file with these methods on prompts of two sets in turn; prompt i takes i + 1 times the seconds.
 
@@ -91,12 +92,13 @@ def write_run(
                     tuple(range(8)), 1.0, None if accepted is None else statistics(accepted, decode_s(m.name, number))
                 ),
                 (seconds * (number + 1),),
-                asked={"temperature": temperature, "max_tokens": 8.0},
+                asked={"temperature": temperature, "max_tokens": 8.0} | ({} if seed is None else {"seed": seed}),
                 divergence=Divergence(1, 0.0, 0.1) if (m.name, number) in apart else None,
                 is_right=number < 2 and m.name not in wrong if judged else None,
                 limit=8,
             )
             for temperature in temperatures
+            for seed in seeds
             for m, seconds, accepted in methods
         ]
         append(path, place, done)

@@ -1,6 +1,7 @@
 """`python -m paceline`, and the command: Ctrl-C while Python still loads the rest ends like one later on, and a request
 to terminate leaves nothing half done."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -21,7 +22,7 @@ def run() -> int:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    print("paceline: terminated", file=sys.stderr)
+    os.write(2, b"paceline: terminated\n")  # `print` may be what it came in the middle of
     raise SystemExit(128 + number)
 
 

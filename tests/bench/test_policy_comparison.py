@@ -24,6 +24,10 @@ class Named(Method):
         policy = name.partition("+")[2].split(":")[0] or "fixed"
         self.settings = {} if name == "plain" else {"policy": policy}
 
+    @property
+    def family(self):
+        return self.name.partition("+")[0]
+
     def answer(self, prompt, settings):
         raise NotImplementedError
 

@@ -61,6 +61,12 @@ def test_a_method_of_two_runs_is_told_apart_by_their_files(tmp_path):
     assert [m.name for m in gather(paths).methods] == ["plain", "dflash [old]", "dflash [new]"]
 
 
+def test_a_method_of_two_runs_with_other_settings_is_told_apart_by_them(tmp_path):
+    runs = {name: method("dflash", 4.0, 3, block_size=8, tree_budget=nodes) for name, nodes in (("a", 7), ("b", 3))}
+    paths = [write_run(tmp_path / f"{name}.jsonl", [PLAIN, dflash]) for name, dflash in runs.items()]
+    assert [m.name for m in gather(paths).methods] == ["plain", "dflash [tree_budget=7]", "dflash [tree_budget=3]"]
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("dtype", "bfloat16"), ("grammar", "regex: a+"), ("target_digest", "b"),
                         ("chat_template_sha256", "u"), ("thinking_mode", "thinking")]
@@ -139,6 +145,15 @@ def test_names_are_no_markup(name):
         assert "<b>" not in line.replace("\\<", "") or "`" in line
     text = latex(Grid([("", "method"), (name, "tau")], [[name, "1"]]), name, "x")
     assert not re.search(r"[<>|]", text.replace("|", "") if "|" not in name else text)
+
+
+def test_seeds_that_differ_in_their_last_digit_are_told_apart(tmp_path):
+    path = write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], seeds=(123456781.0, 123456782.0))
+    gathered = gather([path])
+    assert list(titles(cells(gathered)).values()) == ["T = 0, seed = 123456781", "T = 0, seed = 123456782"]
+    assert (
+        len({path.name for path in write_report(gathered, tmp_path / "out")[0] if path.stem.startswith("overall")}) == 4
+    )
 
 
 def test_of_one_answer_there_is_no_interval(tmp_path):

@@ -40,9 +40,9 @@ def compare_policies(methods: Sequence[Described], measurements: Sequence[Measur
 
 
 def _groups(methods: Sequence[Described]) -> Mapping[str, list[Described]]:
-    """Methods with a policy, by the name before it."""
+    """Methods with a policy, by their family; those of a sweep are for figures."""
     groups: dict[str, list[Described]] = {}
     for method in methods:
-        if "policy" in method.settings:
-            groups.setdefault(method.name.split("+")[0], []).append(method)
+        if "policy" in method.settings and not method.sizes:
+            groups.setdefault(method.family, []).append(method)
     return groups

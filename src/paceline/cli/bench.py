@@ -123,7 +123,7 @@ def _say_nothing(text: str) -> None:
 
 
 def _show(args: Arguments, config: BenchConfig, results: Results, worker: Worker | None, console: Console) -> None:
-    from paceline.bench.measurement import as_json
+    from paceline.bench.measurement import as_json, shown
     from paceline.bench.policy_comparison import compare_policies
     from paceline.bench.results import asked_apart
     from paceline.bench.stream import along_the_stream
@@ -137,7 +137,7 @@ def _show(args: Arguments, config: BenchConfig, results: Results, worker: Worker
         stream = along_the_stream(worker.bench.methods, done) if worker is not None else []
         parts.append({"asked": asked, "rows": rows, "policies": policies, "stream": stream})
         if len(config.requests()) > 1:
-            console.print(", ".join(f"{name} {value:g}" for name, value in asked.items()), style="bold")
+            console.print(", ".join(f"{name} {shown(value)}" for name, value in asked.items()), style="bold")
         console.print(results_table(rows, results.provenance, policies, stream))
         if warning := slower_than_hugging_face(rows):
             console.print(warning, style="bold")

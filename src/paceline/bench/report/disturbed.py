@@ -8,7 +8,7 @@ from paceline.bench.measurement import Measurement
 from paceline.bench.report.gathered import Gathered
 
 _TIMES = 3.0
-"""A round that takes so many times as long as the method's others was not alone: caches of longer prompts cost less."""
+"""How many times as long as usual a round must take to be noticed: more than longer prompts add to it."""
 
 
 def disturbed(gathered: Gathered) -> list[str]:

@@ -10,6 +10,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
+from paceline.bench.measurement import shown
 from paceline.bench.report.cells import Cell, as_row
 from paceline.bench.report.tables import Grid
 from paceline.bench.results import MethodFacts
@@ -134,7 +135,7 @@ def comma_separated(cells: Sequence[Cell], methods: Sequence[MethodFacts], facts
 
 def _csv_row(cell: Cell, method: MethodFacts, facts: Mapping[str, Any]) -> dict[str, Any]:
     row = as_row(cell)
-    asked = {name: f"{value:g}" for name, value in cell.asked.items()}
+    asked = {name: shown(value) for name, value in cell.asked.items()}
     if not cell.judged:
         row["judged"] = row["right"] = None
     said = {

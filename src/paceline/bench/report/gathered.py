@@ -12,6 +12,8 @@ from paceline.bench.method import HF, PLAIN
 from paceline.bench.results import COMPARABLE, MethodFacts, Results, read_results
 from paceline.errors import InputError
 
+_LONG = 60
+"""Characters that are too many for a name."""
 _MACHINE = ("processor", "accelerator", "threads", "torch", "transformers")
 
 
@@ -32,7 +34,7 @@ class Gathered:
 
 
 def gather(paths: Sequence[Path]) -> Gathered:
-    """Read the files; a method that several of them have is told apart by the file's name.
+    """Read the files; a method that several of them have is told apart by its settings, or else by the file's name.
 
     Raises:
         InputError: no file, one twice, or runs that differ in what their numbers depend on.
@@ -52,7 +54,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     found = []
     for number, (label, run) in enumerate(zip(_labels(paths), runs, strict=True)):
         apart = _differing(number, runs)
-        own = {m.name: _labelled(m, label) if m.name in apart else m for m in run.methods}
+        own = {m.name: _labelled(m, _difference(m, runs) or label) if m.name in apart else m for m in run.methods}
         for facts in own.values():
             methods.setdefault(facts.name, facts)
         found += [(number, replace(x, method=own[x.method].name)) for x in run.measurements]
@@ -92,6 +94,16 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 
 def _labelled(method: MethodFacts, label: str) -> MethodFacts:
     return replace(method, name=f"{method.name} [{label}]", family=f"{method.family} [{label}]")
+
+
+def _difference(method: MethodFacts, runs: Sequence[Results]) -> str:
+    """The settings that tell it from those of its name in the other runs, where they do and can be read."""
+    same = [dict(m.settings) for run in runs for m in run.methods if m.name == method.name]
+    names = [name for name in method.settings if any(other.get(name) != method.settings[name] for other in same)]
+    said = [", ".join(f"{name}={other.get(name)}" for name in names) for other in same]
+    if not names or len(set(said)) < len(same) or max(map(len, said)) > _LONG:
+        return ""
+    return said[same.index(dict(method.settings))]
 
 
 def _differing(number: int, runs: Sequence[Results]) -> set[str]:

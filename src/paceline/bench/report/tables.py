@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.bench.measurement import Request
+from paceline.bench.measurement import Request, shown
 from paceline.bench.method import PLAIN
 from paceline.bench.report.cells import Cell
 from paceline.bench.results import MethodFacts
@@ -38,8 +38,8 @@ def titles(cells: Sequence[Cell]) -> dict[Request, str]:
 
 
 def _title(asked: Mapping[str, float], differing: Sequence[str]) -> str:
-    others = "".join(f", {name} = {asked[name]:g}" for name in differing if name in asked)
-    return f"T = {asked.get('temperature', 0.0):g}{others}"
+    others = "".join(f", {name} = {shown(asked[name])}" for name in differing if name in asked)
+    return f"T = {shown(asked.get('temperature', 0.0))}{others}"
 
 
 def by_set(cells: Sequence[Cell]) -> Grid:
