@@ -110,6 +110,19 @@ def test_every_source_file_that_is_named_exists(name):
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+NAMED_IN = [(name, path, document) for document, text in DOCUMENTS.items()
+            for name, path in re.findall(r"`(\w+)` (?:in|of) `(src/[\w/]+\.py)`", text)]  # fmt: skip
+
+
+def test_documents_name_places_in_the_source():
+    assert NAMED_IN
+
+
+@pytest.mark.parametrize(("name", "path", "document"), NAMED_IN)
+def test_what_a_document_places_in_a_file_is_there(name, path, document):
+    assert re.search(rf"\b(def|class) {name}\b|^{name}\b", (ROOT / path).read_text(), re.MULTILINE), document
+
+
 def test_the_python_of_the_readme_uses_what_there_is():
     (block,) = blocks(README, "python")
     code = ast.parse(block)
