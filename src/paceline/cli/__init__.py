@@ -19,7 +19,7 @@ import tyro
 from paceline.cli import bench, calibrate, chat, demo, doctor, export, generate, label, policy, report, train, verify
 from paceline.errors import InputError, PacelineError
 
-DESCRIPTION = "Make a Hugging Face causal language model answer several times faster, with the same text."
+DESCRIPTION = "Make a Hugging Face causal language model answer faster, with the same text."
 
 #: Subcommands by name; each module has `Arguments`, a frozen dataclass, and `run(args)`, whose
 #: number, if any, is the exit code.

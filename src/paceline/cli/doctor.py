@@ -34,8 +34,8 @@ class Arguments:
     sound (1: there is an error; with --strict, a warning)."""
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
-    """Folder or hub name of a drafter, in any dialect; `dflash` and `specblock` are those that come with the embedded
-    target."""
+    """Folder or hub name of a drafter, in any dialect; `dflash`, `specblock`, `eagle3` and `heads` are those that come
+    with the embedded target."""
     target: Name = None
     """Hugging Face name or folder of its target; the embedded SmolLM2-135M-Instruct, if it fits, where not given."""
     measure: bool = True

@@ -20,7 +20,7 @@ class Arguments:
     """Write a drafter's checkpoint in another form, once it is shown to serve as it was trained."""
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
-    """Folder or hub name of a DFlash or EAGLE-3 drafter, in any form; `dflash` is the one that comes with the embedded
+    """Folder or hub name of a DFlash or EAGLE-3 drafter, in any form; `dflash` and `eagle3` come with the embedded
     target."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
     """A new folder for it."""

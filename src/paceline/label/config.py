@@ -17,7 +17,7 @@ class LabelConfig:
     """What decides a label: how the model is loaded, which block sizes are tried, and how it answers.
 
     `load` are the arguments of `paceline.load`. `block_sizes` empty means those within `reach` of the drafter's own
-    (METHODS: B - k .. B + k). Sampled answers use the same seed for every prompt and block size.
+    (B - k .. B + k). Sampled answers use the same seed for every prompt and block size.
 
     Raises:
         InputError: a value outside its range.
