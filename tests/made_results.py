@@ -42,7 +42,7 @@ def sized(block, nodes, seconds, accepted):
     return facts, seconds, accepted
 
 
-def statistics(accepted, decode_s=1.0):
+def statistics(accepted):
     """8 tokens: 1 + rounds + accepted."""
     rounds = 7 - accepted
     by_position = [min(accepted, rounds), max(accepted - rounds, 0)] if accepted else []
@@ -55,7 +55,7 @@ def statistics(accepted, decode_s=1.0):
         accepted_by_position=[count for count in by_position if count],
         stage_ms={stage: 2.0 * rounds for stage in STAGES},
         drafter_calls=rounds,
-        decode_s=decode_s,
+        decode_s=1.0,
     )
 
 
@@ -69,13 +69,13 @@ def write_run(
     apart=(),
     wrong=(),
     prompts=None,
-    decode_s=lambda name, number: 1.0,
+    slow=(),
     seeds=(None,),
 ):
     """A file with these methods on prompts of two sets in turn; prompt i takes i + 1 times the seconds.
 
     `apart` are (method, number of the prompt) whose text parts at a near-tie; `judged` answers of the first two prompts
-    are right, but for methods that are `wrong`.
+    are right, but for methods that are `wrong`; those that are `slow` take ten times as long.
     """
     numbers = range(num_prompts) if prompts is None else prompts
     settings = {"prompts": [[SETS[i % 2], str(i), 1] for i in numbers]}
@@ -88,10 +88,8 @@ def write_run(
                 m.name,
                 prompt,
                 3,
-                Answer(
-                    tuple(range(8)), 1.0, None if accepted is None else statistics(accepted, decode_s(m.name, number))
-                ),
-                (seconds * (number + 1),),
+                Answer(tuple(range(8)), 1.0, None if accepted is None else statistics(accepted)),
+                (seconds * (number + 1) * (10.0 if (m.name, number) in slow else 1.0),),
                 asked={"temperature": temperature, "max_tokens": 8.0} | ({} if seed is None else {"seed": seed}),
                 divergence=Divergence(1, 0.0, 0.1) if (m.name, number) in apart else None,
                 is_right=number < 2 and m.name not in wrong if judged else None,

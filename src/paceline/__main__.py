@@ -7,6 +7,10 @@ import sys
 from types import FrameType
 
 
+class _Terminated(BaseException):
+    """Somebody asked this process to end."""
+
+
 def run() -> int:
     """The command line; its exit code."""
     before = signal.signal(signal.SIGTERM, _terminate)
@@ -17,13 +21,15 @@ def run() -> int:
     except KeyboardInterrupt:
         print("paceline: interrupted", file=sys.stderr)
         return 130
+    except _Terminated:
+        return 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     os.write(2, b"paceline: terminated\n")  # `print` may be what it came in the middle of
-    raise SystemExit(128 + number)
+    raise _Terminated
 
 
 if __name__ == "__main__":

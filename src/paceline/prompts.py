@@ -69,6 +69,8 @@ def check_length(prompt: Prompt, num_tokens: int, max_context: int) -> None:
 
 
 def _read(file: Path) -> str:
+    if not _is_text(file.stem):
+        raise InputError(f"the name of the prompt file {str(file)!r} is not UTF-8; rename it.")
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -112,7 +114,10 @@ def _prompt(row: dict[str, Any], set_name: str, number: str) -> Prompt:
     if not isinstance(turns, list) or not all(isinstance(turn, str) and turn and _is_text(turn) for turn in turns):
         raise ValueError
     judged = None if reference is None else _reference(**reference)
-    return Prompt(set_name, str(row.get("id", number)), turns[0], tuple(turns[1:]), judged)
+    name = str(row.get("id", number))
+    if not _is_text(name):
+        raise ValueError
+    return Prompt(set_name, name, turns[0], tuple(turns[1:]), judged)
 
 
 def _reference(**values: Any) -> Reference:

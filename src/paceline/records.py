@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -66,10 +65,3 @@ def as_plain(config: Any) -> dict[str, Any]:
     """The settings as JSON has them."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
     return plain
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's text at once."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)

@@ -13,21 +13,18 @@ from paceline.errors import InputError
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
-    """Write to a temporary sibling, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """A JSON object, indented."""
+    write_text(path, json.dumps(result, indent=1) + "\n")
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
-    """Give a file that is there other content, at once; who may read it stays."""
+def write_text(path: Path, text: str) -> None:
+    """Text as UTF-8, its ends of lines as they are: into a temporary sibling, which is then renamed. A file that was
+    there is replaced at once; who may read it stays."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
-        shutil.copymode(path, temporary)
+        temporary.write_bytes(text.encode("utf-8"))
+        if path.exists():
+            shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

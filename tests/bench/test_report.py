@@ -97,7 +97,7 @@ def test_tables_have_a_row_a_method_and_two_columns_a_set(run):
     assert grid.columns == ["method", "gsm8k, speed-up", "gsm8k, tau", "humaneval, speed-up", "humaneval, tau",
                     "all prompts, speed-up", "all prompts, tau"]  # fmt: skip
     assert grid.rows[1] == ["dflash", *["2.00x", "1.75"] * 3]
-    assert grid.best == {(1, column) for column in range(1, 7)}
+    assert grid.best == frozenset()  # of so few answers
     grid = overall(found)
     assert grid.rows[0][3] == "" and {grid.columns[column] for _, column in grid.best} == {
         "tokens/s",
@@ -136,15 +136,23 @@ def test_tables_come_as_markdown_latex_and_csv(run):
     assert sizes == {("ddtree", block, nodes) for block in ("4", "8") for nodes in ("4", "8")}
 
 
-@pytest.mark.parametrize("name", ["a|b", "a`b", "a\nb", "<b>x</b>", "a*b*", "[x](y)"])
-def test_names_are_no_markup(name):
-    head, _, row, *more = markdown(Grid([("", "method"), (name, "tau")], [[name, "1"]])).splitlines()
-    assert more == []
-    for line in (head, row):
-        assert len(re.findall(r"(?<!\\)\|", line)) == 3
-        assert "<b>" not in line.replace("\\<", "") or "`" in line
-    text = latex(Grid([("", "method"), (name, "tau")], [[name, "1"]]), name, "x")
-    assert not re.search(r"[<>|]", text.replace("|", "") if "|" not in name else text)
+@pytest.mark.parametrize(
+    ("name", "words", "code", "in_latex"),
+    [
+        ("a|b", r"a\|b", r"a\|b", r"a\textbar{}b"),
+        ("a`b", r"a\`b", r"a\`b", "a`b"),
+        ("a\nb", "a b", "a b", "a\nb"),
+        ("<b>x</b>", r"\<b\>x\</b\>", "`<b>x</b>`", r"\textless{}b\textgreater{}x\textless{}/b\textgreater{}"),
+        ("a*b*", r"a\*b\*", "`a*b*`", "a*b*"),
+        ("[x](y)", r"\[x\](y)", "`[x](y)`", "[x](y)"),
+        ('a"b_1', 'a"b_1', '`a"b_1`', r"a\char34{}b\_1"),
+    ],
+)
+def test_names_are_no_markup(name, words, code, in_latex):
+    grid = Grid([("", "method"), (name, "tau")], [[name, "1"]])
+    assert markdown(grid).splitlines() == [f"| method | {words}, tau |", "| --- | --- |", f"| {code} | 1 |"]
+    assert rf" & \multicolumn{{1}}{{c}}{{{in_latex}}} \\" in latex(grid, "", "x")
+    assert rf"    {in_latex} & 1 \\" in latex(grid, "", "x")
 
 
 def test_seeds_that_differ_in_their_last_digit_are_told_apart(tmp_path):
@@ -162,17 +170,63 @@ def test_of_one_answer_there_is_no_interval(tmp_path):
 
 
 def test_conditions_of_several_runs_are_all_said():
-    other = {**FACTS, "threads": 1, "max_tokens": 8}
-    assert "6 answers of at most 9 or 8 tokens; a processor (AVX2), 2 or 1 threads" in conditions([FACTS, other], 6)
-    assert "1 answer of at most 8 tokens; a processor (AVX2), 1 thread, torch" in conditions([other], 1)
+    one = {**FACTS, "threads": 1, "accelerator": "H200"}
+    said = conditions([FACTS, {**FACTS, "threads": 1}], 6, [9.0, 8.0, 9.0])
+    assert "6 answers of at most 8 or 9 tokens; a processor (AVX2), 2 or 1 threads" in said
+    assert "1 answer of at most 8 tokens; H200, a processor (AVX2), 1 thread, torch" in conditions([one], 1, [8.0])
 
 
-def test_answers_on_a_busy_machine_are_noticed(tmp_path):
-    path = write_run(
-        tmp_path / "run.jsonl", [PLAIN, DFLASH], decode_s=lambda name, i: 9.0 if (name, i) == ("dflash", 2) else 1.0
-    )
-    assert "1 of 8 answers (dflash) took more than 3 times as long a round" in disturbed(gather([path]))[0]
-    assert disturbed(gather([write_run(tmp_path / "quiet.jsonl", [PLAIN, DFLASH])])) == []
+def test_a_table_says_what_was_asked_for_it_and_no_more(tmp_path):
+    paths = [
+        write_run(tmp_path / "a.jsonl", [PLAIN, DFLASH], num_prompts=2),
+        write_run(tmp_path / "b.jsonl", [PLAIN, DFLASH], temperatures=(1.0,), facts={**FACTS, "threads": 7}),
+    ]
+    write_report(gather(paths), tmp_path / "out")
+    cold, hot = ((tmp_path / "out" / f"overall_T{t}.md").read_text() for t in (0, 1))
+    assert "2 answers of at most 8 tokens; a processor (AVX2), 2 threads" in cold
+    assert "4 answers of at most 8 tokens; a processor (AVX2), 7 threads" in hot
+    assert "**" not in cold + hot  # there is something to warn of
+
+
+def test_the_best_on_a_set_is_marked_where_there_are_many_answers(tmp_path):
+    grid = by_set(cells(gather([write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], num_prompts=22)])))
+    assert grid.best == {(1, column) for column in range(1, 7)}
+
+
+def test_texts_are_the_same_of_those_that_plain_decoding_has_too(tmp_path):
+    paths = [
+        write_run(tmp_path / "a.jsonl", [PLAIN, DFLASH], prompts=[0]),
+        write_run(tmp_path / "b.jsonl", [DFLASH], prompts=[1, 2, 3]),
+    ]
+    (_, row) = overall(cells(gather(paths))).rows
+    assert row[3] == "" and row[7] == "1/1"
+
+
+def test_the_fastest_of_a_family_is_found_by_what_all_of_it_have(tmp_path):
+    paths = [
+        write_run(tmp_path / "a.jsonl", [PLAIN, sized(4, 4, 2.0, 2)]),
+        write_run(tmp_path / "b.jsonl", [sized(8, 4, 4.0, 3)]),
+    ]
+    gathered = gather(paths)
+    (frame,) = frames(gathered, titles(cells(gathered)))
+    assert frame.best()["ddtree"].name == sized(4, 4, 2.0, 2)[0].name  # 4 tokens/s against 2
+
+
+def test_a_family_stays_together_where_one_of_it_must_be_told_apart(tmp_path):
+    paths = [
+        write_run(tmp_path / "a.jsonl", [PLAIN, sized(4, 4, 2.0, 2), sized(4, 8, 2.0, 2)]),
+        write_run(tmp_path / "b.jsonl", [PLAIN, sized(4, 8, 4.0, 3), sized(4, 16, 4.0, 3)]),
+    ]
+    families = {m.family for m in gather(paths).methods}
+    assert families == {"plain", "ddtree [a]", "ddtree [b]"}
+
+
+@pytest.mark.parametrize("num_prompts", [2, 4])
+def test_answers_on_a_busy_machine_are_noticed(tmp_path, num_prompts):
+    path = write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], num_prompts=num_prompts, slow=[("dflash", 1)])
+    (said,) = disturbed(gather([path]))
+    assert f"1 of {2 * num_prompts} measurements (dflash) took more than 3 times as long a round" in said
+    assert disturbed(gather([write_run(tmp_path / "quiet.jsonl", [PLAIN, DFLASH], num_prompts=num_prompts)])) == []
 
 
 def test_every_temperature_has_tables_of_its_own(tmp_path):
@@ -228,7 +282,7 @@ def test_a_sweep_of_both_sizes_draws_every_figure(run):
     assert [list(line.get_ydata()) for line in length.lines] == [[1.4, 1.75], [1.75, 3.5]]
     assert speed.get_ylabel() == "speed-up over plain\n(median, 95% interval)" and speed.get_title() == "ddtree"
     (panel,) = figures["by_block_size"].axes
-    assert panel.get_title() == "ddtree, 8 nodes"
+    assert panel.get_title() == "ddtree, 8 nodes, 4 prompts"
     heights = [patch.get_height() for patch in figures["accepted_lengths"].axes[1].patches]
     assert heights == pytest.approx([0.0, 0.0, 100.0]) or sum(heights) == pytest.approx(100.0)
 
@@ -278,7 +332,7 @@ def test_a_report_writes_over_no_file_of_somebody_else(run, tmp_path, name, caps
     out.mkdir()
     (out / name).write_text("mine")
     assert main(["report", str(run), "--out", str(out)]) == 2
-    assert "no report wrote it" in capsys.readouterr().err
+    assert "no report of this version wrote it" in capsys.readouterr().err
     assert {path.name: path.read_text() for path in out.iterdir()} == {name: "mine"}
 
 

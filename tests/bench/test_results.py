@@ -17,7 +17,8 @@ from paceline.types import GenerationSettings
 PROMPTS = tuple(Prompt("made", str(i), "words") for i in range(5))
 CONFIG = BenchConfig(("plain", "ddtree"), PROMPTS, GenerationSettings(max_tokens=4))
 FACTS = {"target_digest": "a", "dtype": "float32", "chat_template_sha256": "t", "thinking_mode": "none",
-         "accelerator": "none", "threads": 2, "processor": "p", "torch": "2", "transformers": "5"}  # fmt: skip
+         "accelerator": "none", "threads": 2, "processor": "p", "torch": "2", "transformers": "5", "target": "t",
+         "batch": 1, "cpu_capability": "AVX2"}  # fmt: skip
 METHODS = [MethodFacts("plain", {}, "plain"), MethodFacts("ddtree", {"drafter_digest": "d"}, "ddtree")]
 
 
@@ -157,7 +158,7 @@ IMPOSSIBLE = {
     "answers.0.method": ["other", None],
     "answers.1.method": ["plain"],
     "answers.0.turn": [0, -1, float("inf"), "1"],
-    "answers.0.asked": [None, {"temperature": float("nan")}, {"temperature": "0"}],
+    "answers.0.asked": [None, {"../x": 1.0}, {"tau": 1.0}, {"temperature": float("nan")}, {"temperature": "0"}],
     "answers.0.prompt_tokens": [-1, 1e308, float("inf"), "3"],
     "answers.0.tokens": [[], [float("inf")], [1e308], [-1], ["a"], None],
     "answers.0.all_seconds": [[], [0.0], [-1.0], [1e-308], [float("inf")], [float("nan")], ["1"], None],
@@ -176,6 +177,7 @@ IMPOSSIBLE_HEADS = {
     "settings": [None, [], {}],
     "provenance": [{}, None],
     "provenance.dtype": [None, 1],
+    "provenance.processor": [None],
     "methods": [None, {}],
     "methods.1.name": ["plain", None],
     "methods.0.settings": [None, 1, "x", [], {"block_size": "x"}, {"block_size": float("nan")}],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -57,6 +58,7 @@ def measure_launched(config: BenchConfig, path: Path | None) -> Results | None:
         raise InputError(f"device {config.device!r} came, but a launcher gives every process its own; leave it out.")
     from accelerate import PartialState
 
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nobody else would end a process that waits for the others
     has_none = not torch.accelerator.is_available()  # accelerate then takes every process for the only one
     state = PartialState(cpu=has_none or config.device == "cpu", timeout=_PATIENCE)
     try:

@@ -16,11 +16,6 @@ Request = tuple[tuple[str, float], ...]
 """What was asked, by name in alphabetical order."""
 
 
-def shown(value: float) -> str:
-    """A setting's value, every digit of it."""
-    return str(int(value)) if value == int(value) else str(value)
-
-
 def request_key(asked: Mapping[str, float]) -> Request:
     return tuple(sorted(asked.items()))
 

@@ -10,6 +10,7 @@ import numpy as np
 from paceline.bench.acceptance_tables import AcceptanceTable
 from paceline.bench.drawing import axes, rows_for, save
 from paceline.bench.policy_report import histogram
+from paceline.bench.wording import counted
 
 UNITS = {"tau": "tokens per round (tau)", "tokens_per_s": "tokens/s"}
 
@@ -26,7 +27,7 @@ def _best_sizes(tables: list[AcceptanceTable], judge: str) -> Any:
         counts = histogram(table, judge)
         bars = panel.bar([str(size) for size in counts], list(counts.values()), color="0.45")
         panel.bar_label(bars)
-        panel.set(title=f"{table.name}, {len(table)} prompts", xlabel="best block size", ylabel="prompts")
+        panel.set(title=f"{table.name}, {counted(len(table), 'prompt')}", xlabel="best block size", ylabel="prompts")
         panel.margins(y=0.12)
     return figure
 
@@ -44,7 +45,7 @@ def by_size(tables: list[AcceptanceTable], judge: str) -> Any:
         )
         panel.tick_params(labelleft=True)
         panel.plot(sizes, values.mean(0), color="black", linewidth=2, marker="s", zorder=3, label="mean of all prompts")
-        panel.set_title(table.name, fontsize=9)
+        panel.set_title(f"{table.name}, {counted(len(table), 'prompt')}", fontsize=9)
         panel.set(xlabel="block size (anchor included)", ylabel=UNITS[judge])
         panel.set_xticks(sizes)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -23,7 +23,7 @@ from paceline.bench.method import Method
 from paceline.bench.rows import FORMAT, HeadRow, PromptRow, in_one_sentence
 from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
 from paceline.errors import CheckpointError, InputError
-from paceline.records import write_text
+from paceline.result_files import write_text
 
 #: What two runs must have in common for their numbers to be compared.
 COMPARABLE = ("target_digest", "dtype", "chat_template_sha256", "thinking_mode", "grammar")

@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import Answer
-from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET
+from paceline.bench.sweep import BLOCK_SIZE, TREE_BUDGET, numbers_of_a_request
 from paceline.near_ties import Divergence
 from paceline.prompts import Prompt
 from paceline.types import Statistics
 
 FORMAT = 1
+_NAMES = "^({})$".format("|".join(sorted(numbers_of_a_request())))
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Positive = Annotated[int, Field(ge=1, le=2**53)]
 _Amount = Annotated[float, Field(ge=0.0, le=1e12)]
@@ -45,11 +46,19 @@ class MethodRow(_Row):
 
 
 class _Provenance(BaseModel):
-    """What runs are compared by must be there; the rest is for readers."""
+    """What runs are compared by, and what every table says, must be there."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    target: str
     target_digest: str
     dtype: str
+    batch: int
+    accelerator: str
+    processor: str
+    cpu_capability: str
+    threads: int
+    torch: str
+    transformers: str
     chat_template_sha256: str
     thinking_mode: str
 
@@ -104,7 +113,7 @@ class AnswerRow(_Row):
     set: str
     id: str
     turn: _Positive
-    asked: dict[str, float]
+    asked: dict[Annotated[str, Field(pattern=_NAMES)], float]
     prompt_tokens: _Count
     tokens: Annotated[list[_Count], Field(min_length=1)]
     all_seconds: Annotated[list[_Seconds], Field(min_length=1)]

@@ -44,7 +44,7 @@ def _parse(text: str) -> Sweep:
     name = name.strip().replace("-", "_")
     if name in _OF_THE_RUN:
         raise InputError(f"--sweep cannot change {name}, which a run has one of; run once for each.")
-    kinds = _swept_kinds()
+    kinds = numbers_of_a_request()
     if name not in kinds or not mark:
         raise InputError(
             f"--sweep is {text!r}, but must be NAME=VALUE,VALUE,... with one of the names {', '.join(sorted(kinds))}."
@@ -54,6 +54,8 @@ def _parse(text: str) -> Sweep:
     except ValueError:
         kind = "whole numbers" if kinds[name] is int else "numbers"
         raise InputError(f"--sweep is {text!r}, but the values of {name} must be {kind}, such as {name}=1,2.") from None
+    if any(value != int(float(value)) for value in values if isinstance(value, int)):
+        raise InputError(f"--sweep names a value of {name} with more digits than can be told apart; name smaller ones.")
     if len(set(values)) < len(values):
         raise InputError(f"--sweep names a value of {name} twice; name each once.")
     for value in values if name in SIZES else ():
@@ -62,7 +64,7 @@ def _parse(text: str) -> Sweep:
     return Sweep(name, values)
 
 
-def _swept_kinds() -> dict[str, type]:
+def numbers_of_a_request() -> dict[str, type]:
     """Settings of a request that are numbers, with what reads them."""
     kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(GenerationSettings)}
     return {name: _NUMBERS[kind] for name, kind in kinds.items() if kind in _NUMBERS and name != "logprobs"}

@@ -1,7 +1,7 @@
 """The command line: one module per subcommand, and the only place that turns errors into exit codes.
 
 Exit codes: 0 done; 1 what was looked at is faulty; 2 the user's mistake, `paceline: error: <one sentence>`;
-130 interrupted by Ctrl-C; 141 whoever read our output is gone.
+130 interrupted by Ctrl-C; 141 whoever read our output is gone; 143 asked to terminate.
 """
 
 from __future__ import annotations

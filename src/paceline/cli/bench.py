@@ -123,12 +123,13 @@ def _say_nothing(text: str) -> None:
 
 
 def _show(args: Arguments, config: BenchConfig, results: Results, worker: Worker | None, console: Console) -> None:
-    from paceline.bench.measurement import as_json, shown
+    from paceline.bench.measurement import as_json
     from paceline.bench.policy_comparison import compare_policies
     from paceline.bench.results import asked_apart
     from paceline.bench.stream import along_the_stream
     from paceline.bench.summary import slower_than_hugging_face, summarise
     from paceline.bench.table import results_table
+    from paceline.bench.wording import shown
 
     parts: list[dict[str, Any]] = []
     for asked, done in asked_apart(results.measurements):

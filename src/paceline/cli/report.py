@@ -35,7 +35,7 @@ def run(args: Arguments) -> None:
     if bool(args.results) != (args.out is not None):
         raise InputError("results and --out go together: the files to read, and the folder for what is made of them.")
     if args.readme is not None:
-        _read(args.readme)
+        _check(args.readme)
     if args.out is not None:
         _write(args.results, args.out)
     if args.readme is not None:
@@ -56,6 +56,12 @@ def _write(results: Sequence[Path], out: Path) -> None:
         print(f"note: {warning}")
 
 
+def _check(document: Path) -> None:
+    from paceline.bench.report.readme import check_sections
+
+    check_sections(_read(document))
+
+
 def _read(document: Path) -> str:
     try:
         return document.read_bytes().decode("utf-8")
@@ -66,14 +72,12 @@ def _read(document: Path) -> str:
 
 
 def _renew(document: Path) -> None:
-    """Make the sections of results anew, with the ends of lines that the document has; nothing else changes."""
+    """Make the sections of results anew; nothing else changes."""
     from paceline.bench.report.readme import with_results
-    from paceline.result_files import replace_bytes
+    from paceline.result_files import write_text
 
     text = _read(document)
-    renewed = with_results(text.replace("\r\n", "\n"), document.absolute().parent)
-    if "\r\n" in text:
-        renewed = renewed.replace("\n", "\r\n")
+    renewed = with_results(text, document.absolute().parent)
     if renewed != text:
-        replace_bytes(document.resolve(), renewed.encode("utf-8"))
+        write_text(document.resolve(), renewed)
     print(f"{document}: {'made anew' if renewed != text else 'as it was'}")

@@ -13,7 +13,8 @@ from typing import Any
 from paceline.errors import InputError, PromptTooLongError
 from paceline.labels import Label, check_alike, label_path, read_label, write_label
 from paceline.prompts import Prompt
-from paceline.records import RECORDING, check_settings, exclusive, read_json, write_text
+from paceline.records import RECORDING, check_settings, exclusive, read_json
+from paceline.result_files import write_text
 
 Map = Callable[[Iterable[Prompt]], Iterator[tuple[Prompt, Label | PromptTooLongError]]]
 """Labels prompts, here or elsewhere, and yields them as they are done."""

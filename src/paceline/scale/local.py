@@ -54,6 +54,12 @@ def map_in_processes(
                         running[pool.submit(_work, item)] = item
         except BrokenProcessPool as error:
             raise WorkerLostError("a worker process died (out of memory?); go on with fewer workers.") from error
+        except Exception:
+            raise
+        except BaseException:  # who ends us does not wait for items, whose results nobody would take
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

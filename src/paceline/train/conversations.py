@@ -21,7 +21,8 @@ from paceline.learning.conversation import Conversation
 from paceline.learning.recorder import Recorder
 from paceline.loading import set_threads
 from paceline.prompts import check_length, read_prompts
-from paceline.records import RECORDING, as_plain, check_settings, exclusive, read_json, write_text
+from paceline.records import RECORDING, as_plain, check_settings, exclusive, read_json
+from paceline.result_files import write_text
 from paceline.sources import load_tokenizer, template_digest
 from paceline.target_loading import load_target
 from paceline.text_model import Model

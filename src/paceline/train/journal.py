@@ -14,7 +14,8 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from paceline.errors import InputError
-from paceline.records import as_plain, check_settings, read_json, write_text
+from paceline.records import as_plain, check_settings, read_json
+from paceline.result_files import write_text
 from paceline.train.config import MAY_CHANGE, RunConfig
 from paceline.train.data import ConversationDataset
 

@@ -1,5 +1,8 @@
 """Answers are judged by what they come to, and programs by what they do, never by how they look."""
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -127,16 +130,44 @@ def test_a_program_has_a_folder_of_its_own_and_none_of_our_environment(tmp_path,
     assert runs_through(program, QUICK) and runs_through(program, QUICK)
 
 
+def running(mark):
+    listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.startswith("sh -c") and mark in line]
+
+
 @pytest.mark.parametrize("session", [False, True])
 @pytest.mark.parametrize("then", ["", "while True: pass"])
 def test_what_a_program_started_ends_with_it(session, then):
     mark = f"paceline-left-behind-{session}-{bool(then)}"
-    program = "import subprocess\n" + (
-        f"subprocess.Popen(['sh', '-c', 'sleep 300 # {mark}'], start_new_session={session})\n{then}"
-    )
+    command = ["sh", "-c", f"sleep 300; : {mark}"]
+    with subprocess.Popen(command, start_new_session=True) as seen:
+        time.sleep(0.2)
+        assert running(mark), "such a process is seen while it runs"
+        os.killpg(seen.pid, signal.SIGKILL)
+    program = f"import subprocess\nsubprocess.Popen({command!r}, start_new_session={session})\n{then}"
     assert runs_through(program, Limits(seconds=3.0)) is not bool(then)
-    listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
-    assert not [line for line in listed.splitlines() if mark in line and line.startswith("sh")]
+    assert not running(mark)
+
+
+def test_what_a_program_started_ends_when_judging_is_broken_off(monkeypatch):
+    mark = "paceline-left-behind-broken-off"
+    started = subprocess.Popen.communicate
+
+    def interrupted(process, text=None, timeout=None):
+        monkeypatch.undo()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            started(process, text, 2.0)
+        assert running(mark)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    program = (
+        f"import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 300; : {mark}'], start_new_session=True)\n"
+        "while True: pass"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        runs_through(program, Limits(seconds=60.0))
+    assert not running(mark)
 
 
 def test_a_program_reaches_no_server_of_this_machine_where_the_system_can_keep_it_from_that():

@@ -113,6 +113,9 @@ def runs_through(program: str, limits: Limits) -> bool:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """The process that watches over the program, which ends whatever that started, and all of its group."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_SECONDS_TO_END)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

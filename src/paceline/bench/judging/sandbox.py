@@ -33,8 +33,11 @@ def main() -> None:
         _run(program, memory, file_size, seconds)
         os.write(said, word.encode())
         os._exit(0)
-    _wait(child, seconds)
-    _end_children()
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        _wait(child, seconds)
+    finally:
+        _end_children()
 
 
 def _run(program: str, memory: int, file_size: int, seconds: float) -> None:

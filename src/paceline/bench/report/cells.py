@@ -21,7 +21,7 @@ Tagged = tuple[int, Measurement]
 class Cell:
     """One method, one prompt set (None: all of them), one kind of request.
 
-    `speedup` is the median over answers of the ratio to the same run's plain decoding, with a 95% bootstrap interval;
+    `speedup` is the median over the `pairs` of an answer with the same run's plain one, with a 95% bootstrap interval;
     None without plain decoding. `tau` is tokens per round, bonus included, rounds pooled; None for a method that does
     not say. `same_text` counts the texts that are plain decoding's (None where another sample is drawn), `near_ties`
     those that part at one. Rates are of answers: `hit_limit` were cut, `right` of the `judged` were right.
@@ -31,6 +31,7 @@ class Cell:
     set_name: str | None
     asked: Mapping[str, float]
     answers: int
+    pairs: int
     tokens_per_s: float
     speedup: float | None
     speedup_low: float | None
@@ -92,6 +93,7 @@ def _cell(
         set_name=set_name,
         asked=asked,
         answers=len(done),
+        pairs=len(pairs),
         tokens_per_s=rate(done),
         speedup=ratio,
         speedup_low=low,

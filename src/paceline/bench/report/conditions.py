@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from paceline.bench.wording import counted, shown
 
 CONVENTION = (
     "Speed-ups are over `plain`: medians of answers, paired, with 95% bootstrap intervals; tokens/s are all tokens "
@@ -12,21 +14,23 @@ CONVENTION = (
 )
 
 
-def conditions(provenance: Sequence[Mapping[str, Any]], answers: int) -> str:
-    """The target, what was asked of it and the machine: of several runs every value that any of them had.
+def conditions(provenance: Sequence[Mapping[str, Any]], answers: int, limits: Iterable[float]) -> str:
+    """The target, what was asked of it and the machine: of several runs every value that any of them had. `limits` are
+    the most tokens that an answer could have.
 
     Raises:
         KeyError: a run that does not say one of them.
     """
     target = _every([{"target": Path(str(facts["target"])).name} for facts in provenance], "target")
-    most = [facts for facts in provenance if "max_tokens" in facts]
-    limit = f" of at most {_every(most, 'max_tokens')} tokens" if most else ""
+    most = " or ".join(map(shown, sorted(set(limits))))
     threads = _every(provenance, "threads")
+    accelerator = _every(provenance, "accelerator")
     return (
-        f"{target}, {_every(provenance, 'dtype')}, batch {_every(provenance, 'batch')}, {answers} "
-        f"{'answer' if answers == 1 else 'answers'}{limit}; {_every(provenance, 'processor')} "
-        f"({_every(provenance, 'cpu_capability')}), {threads} {'thread' if threads == '1' else 'threads'}, "
-        f"torch {_every(provenance, 'torch')}, transformers {_every(provenance, 'transformers')}."
+        f"{target}, {_every(provenance, 'dtype')}, batch {_every(provenance, 'batch')}, {counted(answers, 'answer')}"
+        f"{f' of at most {most} tokens' if most else ''}; {'' if accelerator == 'none' else f'{accelerator}, '}"
+        f"{_every(provenance, 'processor')} ({_every(provenance, 'cpu_capability')}), {threads} "
+        f"{'thread' if threads == '1' else 'threads'}, torch {_every(provenance, 'torch')}, transformers "
+        f"{_every(provenance, 'transformers')}."
     )
 
 

@@ -6,6 +6,7 @@ from statistics import median
 
 from paceline.bench.measurement import Measurement
 from paceline.bench.report.gathered import Gathered
+from paceline.bench.wording import counted
 
 _TIMES = 3.0
 """How many times as long as usual a round must take to be noticed: more than longer prompts add to it."""
@@ -20,16 +21,28 @@ def disturbed(gathered: Gathered) -> list[str]:
     if not slow:
         return []
     names = list(dict.fromkeys(x.method for x in slow))
-    which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more methods"
+    which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     return [
-        f"{len(slow)} of {len(gathered.measurements)} answers ({which}) took more than {_TIMES:g} times as long a "
-        "round as their method's others: something else kept the machine busy, or they were far longer. Measure them "
-        "again, alone or with more --repeats."
+        f"{len(slow)} of {counted(len(gathered.measurements), 'measurement')} ({which}) took more than {_TIMES:g} "
+        "times as long a round as their method's others: something else kept the machine busy, or they were far "
+        "longer. Measure them again, alone or with more --repeats."
     ]
 
 
 def _far_slower(done: list[Measurement]) -> list[Measurement]:
-    """Prefill left out; of methods that count their rounds."""
-    paces = [(x, s.decode_s / s.rounds) for x in done if (s := x.answer.statistics) is not None and s.rounds]
-    usual = median(pace for _, pace in paces) if paces else 0.0
-    return [x for x, pace in paces if pace > _TIMES * usual]
+    """Of methods that count their rounds."""
+    paces = [(x, _seconds_a_round(x)) for x in done if x.answer.statistics is not None and x.answer.statistics.rounds]
+    found = []
+    for x, pace in paces:
+        others = [other for y, other in paces if y is not x]
+        if others and pace > _TIMES * median(others):
+            found.append(x)
+    return found
+
+
+def _seconds_a_round(x: Measurement) -> float:
+    """Of the repeat that counts; the prefill is left out, by the part that it had in the first one."""
+    counts = x.answer.statistics
+    assert counts is not None
+    whole = counts.prefill_s + counts.decode_s
+    return x.seconds * (counts.decode_s / whole if whole else 1.0) / counts.rounds

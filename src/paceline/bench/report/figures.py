@@ -40,7 +40,7 @@ def by_budget(frame: Frame) -> Any | None:
         style = {"label": f"block size {size}", **marks(number), "markersize": 5}
         x = [m.settings[TREE_BUDGET] * 2.0 ** (0.06 * (number - (len(sizes) - 1) / 2)) for m in methods]
         at[rows[-1], name].plot(x, [tau(frame.done(m.name)) for m in methods], **style)
-        if len(rows) > 1:
+        if len(rows) > 1 and all(frame.paired(m.name)[1] for m in methods):
             speed = np.array([paired_speedup(*frame.paired(m.name)) for m in methods])
             spread = np.abs(speed[:, 1:].T - speed[:, :1].T)
             at[rows[0], name].errorbar(x, speed[:, 0], yerr=spread, capsize=2, elinewidth=0.7, **style)
@@ -110,7 +110,8 @@ def _sizes_table(frame: Frame, name: str, methods: list[MethodFacts]) -> Accepta
     several = {budget: own for budget, own in by_budget.items() if len(own) > 1}
     if not several:
         return None
-    own = max(several.values(), key=lambda group: max(frame.rate(m.name) for m in group))
+    rates = frame.rates([m for own in several.values() for m in own])
+    own = max(several.values(), key=lambda group: max(rates[m.name] for m in group))
     own = sorted(own, key=lambda m: m.settings[BLOCK_SIZE])
     columns = [{x.place: tau([x]) for x in frame.done(m.name)} for m in own]
     places = [place for place in columns[0] if all(column.get(place) for column in columns)]
@@ -222,8 +223,7 @@ def _grid(count: int, **shared: Any) -> tuple[Any, list[Any]]:
 
 
 def _titled(figure: Any, title: str, frame: Frame) -> Any:
-    count = f"{frame.answers} {'answer' if frame.answers == 1 else 'answers'}"
-    figure.suptitle(f"{title}, {frame.title}, {count}", fontsize=11)
+    figure.suptitle(f"{title}, {frame.title}", fontsize=11)
     return figure
 
 

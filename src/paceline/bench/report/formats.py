@@ -10,10 +10,10 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from paceline.bench.measurement import shown
 from paceline.bench.report.cells import Cell, as_row
 from paceline.bench.report.tables import Grid
 from paceline.bench.results import MethodFacts
+from paceline.bench.wording import shown
 
 _NARROW = 8
 """Columns that the width of one column of a paper has room for."""
@@ -93,7 +93,7 @@ _SPECIAL = MappingProxyType(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
+        '"': r"\char34{}",
         **{c: f"\\{c}" for c in "&%$#_{}"},
     }
 )

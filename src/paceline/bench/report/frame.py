@@ -19,8 +19,14 @@ class Frame:
     """Methods that were run, in order, with their measurements by name; `title` says what was asked."""
 
     title: str
+    asked: Mapping[str, float]
     methods: Sequence[MethodFacts]
     measured: Mapping[str, Sequence[Tagged]]
+
+    @property
+    def runs(self) -> list[int]:
+        """Numbers of the runs that asked this."""
+        return sorted({run for done in self.measured.values() for run, _ in done})
 
     @property
     def answers(self) -> int:
@@ -30,12 +36,12 @@ class Frame:
     def done(self, name: str) -> list[Measurement]:
         return [x for _, x in self.measured[name]]
 
-    def rate(self, name: str) -> float:
-        """How fast a method is: over the same run's plain decoding where there is one, else in tokens/s."""
-        plain, own = self.paired(name)
-        if own:
-            return paired_speedup(plain, own)[0]
-        return rate(self.done(name))
+    def rates(self, methods: Sequence[MethodFacts]) -> dict[str, float]:
+        """How fast each is: over the same run's plain decoding where all of them have one, else in tokens/s."""
+        pairs = {m.name: self.paired(m.name) for m in methods}
+        if all(own for _, own in pairs.values()):
+            return {name: paired_speedup(*both)[0] for name, both in pairs.items()}
+        return {name: rate(self.done(name)) for name in pairs}
 
     def families(self) -> dict[str, list[MethodFacts]]:
         """Methods that differ in sizes or policy only, by what they have in common."""
@@ -47,7 +53,11 @@ class Frame:
     def best(self) -> dict[str, MethodFacts]:
         """The fastest of each family, of those that draft."""
         drafted = {name: methods for name, methods in self.families().items() if name != PLAIN}
-        return {name: max(methods, key=lambda m: self.rate(m.name)) for name, methods in drafted.items()}
+        return {name: self._fastest(methods) for name, methods in drafted.items()}
+
+    def _fastest(self, methods: Sequence[MethodFacts]) -> MethodFacts:
+        rates = self.rates(methods)
+        return max(methods, key=lambda m: rates[m.name])
 
     def paired(self, name: str) -> tuple[list[float], list[float]]:
         """Seconds per token of plain decoding and of a method, on the answers that both gave in the same run."""
@@ -66,5 +76,5 @@ def frames(gathered: Gathered, titles: Mapping[Request, str]) -> list[Frame]:
         for run, x in gathered.measurements:
             if x.request == asked:
                 measured.setdefault(x.method, []).append((run, x))
-        found.append(Frame(title, [m for m in gathered.methods if m.name in measured], measured))
+        found.append(Frame(title, dict(asked), [m for m in gathered.methods if m.name in measured], measured))
     return found

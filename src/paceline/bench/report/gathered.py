@@ -53,8 +53,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     methods: dict[str, MethodFacts] = {}
     found = []
     for number, (label, run) in enumerate(zip(_labels(paths), runs, strict=True)):
-        apart = _differing(number, runs)
-        own = {m.name: _labelled(m, _difference(m, runs) or label) if m.name in apart else m for m in run.methods}
+        own = {m.name: m for m in run.methods} | _told_apart(number, runs, label)
         for facts in own.values():
             methods.setdefault(facts.name, facts)
         found += [(number, replace(x, method=own[x.method].name)) for x in run.measurements]
@@ -94,6 +93,15 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 
 def _labelled(method: MethodFacts, label: str) -> MethodFacts:
     return replace(method, name=f"{method.name} [{label}]", family=f"{method.family} [{label}]")
+
+
+def _told_apart(number: int, runs: Sequence[Results], label: str) -> dict[str, MethodFacts]:
+    """Whole families, of which a member cannot be one row with that of another run, under names of their own."""
+    differing = _differing(number, runs)
+    families = {m.family for m in runs[number].methods if m.name in differing}
+    own = [m for m in runs[number].methods if m.family in families]
+    alone = len(own) == len(families)
+    return {m.name: _labelled(m, (_difference(m, runs) if alone else "") or label) for m in own}
 
 
 def _difference(method: MethodFacts, runs: Sequence[Results]) -> str:

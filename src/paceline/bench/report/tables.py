@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from paceline.bench.measurement import Request, shown
+from paceline.bench.measurement import Request
 from paceline.bench.method import PLAIN
 from paceline.bench.report.cells import Cell
 from paceline.bench.results import MethodFacts
+from paceline.bench.wording import shown
 
+_MANY = 10
+"""Answers from which on the best on a prompt set is marked."""
 ALL = "all prompts"
 """What stands over the columns of all sets together."""
 
@@ -27,6 +30,10 @@ class Grid:
     def columns(self) -> list[str]:
         """Each column's head in one line."""
         return [f"{above}, {head}" if above else head for above, head in self.heads]
+
+    def unmarked(self) -> Grid:
+        """Without a best of any column, where there is something to warn of."""
+        return replace(self, best=frozenset())
 
 
 def titles(cells: Sequence[Cell]) -> dict[Request, str]:
@@ -51,7 +58,9 @@ def by_set(cells: Sequence[Cell]) -> Grid:
     methods = list(dict.fromkeys(cell.method for cell in cells))
     rows = [[method, *(text for name in sets for text in _pair(found.get((method, name))))] for method in methods]
     heads = [(name or ALL, kind) for name in sets for kind in ("speed-up", "tau")]
-    return Grid([("", "method"), *heads], rows, _best(rows, range(1, 1 + len(heads))))
+    many = [name for name in sets if all(cell.answers >= _MANY for cell in cells if cell.set_name == name)]
+    columns = [1 + 2 * sets.index(name) + kind for name in many for kind in (0, 1)]
+    return Grid([("", "method"), *heads], rows, _best(rows, columns))
 
 
 def _pair(cell: Cell | None) -> tuple[str, str]:
@@ -88,8 +97,8 @@ def _tau(cell: Cell) -> str:
 
 
 def _interval(cell: Cell) -> str:
-    """Of a single answer, or of plain decoding over itself, nothing can be said."""
-    if cell.speedup_low is None or cell.answers < 2 or cell.method == PLAIN:
+    """Of a single pair, or of plain decoding over itself, nothing can be said."""
+    if cell.speedup_low is None or cell.pairs < 2 or cell.method == PLAIN:
         return ""
     return f"{cell.speedup_low:.2f}-{cell.speedup_high:.2f}"
 
@@ -98,7 +107,7 @@ def _same_text(cell: Cell) -> str:
     if cell.same_text is None:
         return ""
     ties = f"; {cell.near_ties} part at a near-tie" if cell.near_ties else ""
-    return f"{cell.same_text}/{cell.answers}{ties}"
+    return f"{cell.same_text}/{cell.pairs}{ties}"
 
 
 def _best(rows: Sequence[Sequence[str]], columns: Iterable[int]) -> frozenset[tuple[int, int]]:

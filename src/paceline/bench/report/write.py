@@ -23,8 +23,7 @@ from paceline.bench.report.page import Part, page
 from paceline.bench.report.tables import Grid, by_set, drafting, overall, titles
 from paceline.bench.summary import slower_than_hugging_face
 from paceline.errors import InputError
-from paceline.records import write_text
-from paceline.result_files import write_json
+from paceline.result_files import write_json, write_text
 
 SUMMARY = "summary.json"
 _TABLES: Mapping[str, tuple[str, Callable[[Sequence[Cell]], Grid]]] = MappingProxyType(
@@ -68,7 +67,9 @@ def _check_ours(folder: Path, names: Sequence[str], earlier: set[str], sources: 
         if (folder / name).resolve() in read:
             raise InputError(f"{str(folder / name)!r} is read and would be written; give --out another folder.")
         if name not in earlier and (folder / name).exists():
-            raise InputError(f"{str(folder / name)!r} is there, and no report wrote it; give --out another folder.")
+            raise InputError(
+                f"{str(folder / name)!r} is there, and no report of this version wrote it; give --out another folder."
+            )
 
 
 def _write(gathered: Gathered, folder: Path) -> tuple[list[Path], list[str]]:
@@ -96,10 +97,11 @@ def _part(
     frame: Frame, own: Sequence[Cell], gathered: Gathered, suffix: str, folder: Path, warnings: Sequence[str]
 ) -> tuple[Part, list[Path]]:
     """What was measured with one kind of request, for the page and in files."""
-    said = f"{conditions(gathered.provenance, frame.answers)} {CONVENTION}"
+    limits = [frame.asked["max_tokens"]] if "max_tokens" in frame.asked else []
+    said = f"{conditions([gathered.provenance[run] for run in frame.runs], frame.answers, limits)} {CONVENTION}"
     tables, paths = {}, []
     for name, (heading, make) in _TABLES.items():
-        grid = tables[heading] = make(own)
+        grid = tables[heading] = make(own) if not warnings else make(own).unmarked()
         notes = "".join(f"\n{warning}\n" for warning in warnings)
         text = f"{heading}, {frame.title}. {said}\n\n{markdown(grid)}{notes}"
         paths.append(_kept(folder / f"{name}{suffix}.md", text))
