@@ -3,6 +3,7 @@
 import functools
 import multiprocessing
 import os
+import time
 from pathlib import Path
 
 from paceline.errors import InputError
@@ -10,7 +11,7 @@ from paceline.scale import map_in_processes
 
 
 class Squarer:
-    """Made once in each process; refuses 13, dies of 99."""
+    """Made once in each process; refuses 13, dies of 99, and takes a long time over 600."""
 
     def __init__(self, offset):
         self.offset = offset
@@ -20,6 +21,8 @@ class Squarer:
             raise InputError("13 came, but is refused.")
         if number == 99:
             os._exit(1)
+        if number == 600:
+            time.sleep(number)
         return number**2 + self.offset
 
 

@@ -51,6 +51,7 @@ def nothing_is_loaded(monkeypatch):
         (["--sweep", "seed=1,2"], "greedy answers do not depend on it"),
         (["--sweep", "max_tokens=4,8", "--max-tokens", "256"], "leave one of both out"),
         (["--sweep", "temperature=0,1", "--temperature", "0"], "leave one of both out"),
+        (["--sweep", "seed=9007199254740992,9007199254740993", "--temperature", "1"], "name smaller ones"),
         (["--gpus", "-1"], "gpus is -1"),
         (["--gpus", "nan"], "gpus is nan"),
         (["--gpus", "1"], "add --ray"),
@@ -81,6 +82,14 @@ def test_bench_does_not_write_over_its_prompts(tmp_path, capsys):
     assert main(["bench", "--prompts", str(prompts), "--json", str(tmp_path / "." / "made.jsonl")]) == 2
     assert "which it would replace" in capsys.readouterr().err
     assert prompts.read_text() == '{"turns": ["hello"]}\n'
+
+
+def test_bench_refuses_names_that_no_results_file_could_hold(tmp_path, capsys):
+    (tmp_path / "half.jsonl").write_text('{"id": "\\ud800", "turns": ["hello"]}\n')
+    assert main(["bench", "--prompts", str(tmp_path / "half.jsonl")]) == 2
+    assert "line 1 is not of the form" in capsys.readouterr().err
+    assert main(["bench", "--prompts", "half\udcff.jsonl"]) == 2
+    assert "is not UTF-8; rename it" in capsys.readouterr().err
 
 
 def test_bench_refuses_prompts_nested_without_end(tmp_path, capsys):

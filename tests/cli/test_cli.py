@@ -343,6 +343,21 @@ def test_two_grammars_and_a_bias_named_twice_are_refused(capsys):
     assert "names a token twice" in capsys.readouterr().err
 
 
+def test_who_is_asked_to_terminate_says_so_whatever_it_is_at(monkeypatch, capfd):
+    def at_work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        except SystemExit:
+            raise AssertionError("parsing takes this for its own") from None
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("paceline.cli.main", at_work)
+    assert run_command() == 143
+    assert capfd.readouterr().err == "paceline: terminated\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_ctrl_c_while_the_command_is_still_loading_is_one_line(monkeypatch, capsys):
     class Loading:
         def __getattr__(self, name):

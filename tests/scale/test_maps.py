@@ -54,3 +54,13 @@ def alive(pid):
 def test_a_worker_that_dies_is_one_sentence():
     with pytest.raises(WorkerLostError, match="fewer workers"):
         list(map_in_processes(make, [1, 99, 2], 2))
+
+
+def test_nobody_waits_for_items_whose_results_will_not_be_taken():
+    started = time.monotonic()
+    done = map_in_processes(make, [1, 600, 600, 600], 2)
+    assert next(done) == (1, 2)
+    workers = [child.pid for child in multiprocessing.active_children()]
+    done.close()
+    assert len(workers) == 2 and not any(map(alive, workers))
+    assert time.monotonic() - started < 120
