@@ -127,7 +127,9 @@ def test_tables_come_as_markdown_latex_and_csv(run):
         r"\cmidrule(lr){2-2}",
     ):
         assert line in text
-    assert text.count("{tabular}") == 2
+    assert text.count("{tabular}") == 2 and "resizebox" not in text
+    wide = latex(Grid([("", str(n)) for n in range(9)], [["1"] * 9]), "", "x")
+    assert r"\begin{table*}" in wide and r"\end{tabular}}" in wide and "graphicx" in wide
     rows = list(csv.DictReader(io.StringIO(comma_separated(found, gathered.methods, FACTS))))
     assert len(rows) == len(found) == 7 * 3
     row = next(row for row in rows if row["method"] == "dflash" and not row["set_name"])

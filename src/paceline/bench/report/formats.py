@@ -39,7 +39,8 @@ def _code(text: str) -> str:
 
 
 def latex(grid: Grid, caption: str, label: str) -> str:
-    """A table for booktabs, ready for `\\input`; the best of a column is bold. Wide ones go over both columns."""
+    """A table for booktabs, ready for `\\input`; the best of a column is bold. Wide ones are set over both columns, as
+    small as these make them."""
     rows = [
         [rf"\textbf{{{_words(text)}}}" if (number, at) in grid.best else _words(text) for at, text in enumerate(row)]
         for number, row in enumerate(grid.rows)
@@ -48,12 +49,12 @@ def latex(grid: Grid, caption: str, label: str) -> str:
     kind = "table*" if wide else "table"
     return "\n".join(
         [
-            r"% needs \usepackage{booktabs}",
+            rf"% needs \usepackage{{booktabs{',graphicx' if wide else ''}}}",
             rf"\begin{{{kind}}}",
             r"  \centering",
-            *([r"  \footnotesize", r"  \setlength{\tabcolsep}{3pt}"] if wide else []),
             rf"  \caption{{{_words(caption)}}}",
             rf"  \label{{tab:{label}}}",
+            *([r"  \resizebox{\textwidth}{!}{%"] if wide else []),
             rf"  \begin{{tabular}}{{l{'r' * (len(grid.heads) - 1)}}}",
             r"    \toprule",
             *_groups(grid),
@@ -61,7 +62,7 @@ def latex(grid: Grid, caption: str, label: str) -> str:
             r"    \midrule",
             *(f"    {_line(row)}" for row in rows),
             r"    \bottomrule",
-            r"  \end{tabular}",
+            r"  \end{tabular}" + ("}" if wide else ""),
             rf"\end{{{kind}}}",
             "",
         ]
