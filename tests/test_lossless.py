@@ -62,7 +62,7 @@ def _statistical_setup():
 def test_sampled_continuations_follow_the_exact_distribution(method):
     _, target, settings, exact = _statistical_setup()
     parts = Parts(target) if method == "plain" else drafted(target, seed=1, chain=method == "chain")
-    count = 5_000 if method == "plain" else 20_000  # plain decoding is what nobody doubts
+    count = 5_000 if method == "plain" else 10_000  # plain decoding is what nobody doubts; 5,000 show a broken rule
     samples = sample_continuations(parts, [3, 1, 2], 3, settings, count)
     assert chi_square_p(samples, exact) > 0.001
 

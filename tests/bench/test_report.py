@@ -105,7 +105,7 @@ def test_tables_have_a_row_a_method_and_two_columns_a_set(run):
         "tau",
     }
     assert dict(zip(grid.columns, grid.rows[1], strict=True)) == {
-        "method": "dflash", "tokens/s": "0.8", "speed-up": "2.00x", "95% interval": "2.00-2.00", "tau": "1.75",
+        "method": "dflash", "tokens/s": "0.8", "speed-up": "2.00x", "95% interval": "", "tau": "1.75",
         "nodes a round": "4.0", "drafting": "29%", "same text": "3/4; 1 part at a near-tie", "cut at the limit": "100%",
         "repeated 4-grams": "0%", "right": "2/4",
     }  # fmt: skip
@@ -166,9 +166,28 @@ def test_seeds_that_differ_in_their_last_digit_are_told_apart(tmp_path):
     )
 
 
-def test_of_one_answer_there_is_no_interval(tmp_path):
-    grid = overall(cells(gather([write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], num_prompts=1)])))
-    assert [row[3] for row in grid.rows] == ["", ""]
+@pytest.mark.parametrize(("num_prompts", "interval"), [(4, ""), (5, "2.00-2.00")])
+def test_of_few_answers_there_is_no_interval(tmp_path, num_prompts, interval):
+    path = write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH], num_prompts=num_prompts)
+    assert [row[3] for row in overall(cells(gather([path]))).rows] == ["", interval]
+
+
+def test_rows_of_different_answers_say_how_many(tmp_path):
+    paths = [
+        write_run(tmp_path / "a.jsonl", [PLAIN, DFLASH], num_prompts=2),
+        write_run(tmp_path / "b.jsonl", [PLAIN, method("ddtree", 3.0, 3)], num_prompts=4),
+    ]
+    grid = overall(cells(gather(paths)))
+    assert [row[grid.columns.index("answers")] for row in grid.rows] == ["6", "2", "4"]
+
+
+def test_regret_weighs_prompts_by_their_time_as_tokens_per_second_do(tmp_path):
+    path = write_run(tmp_path / "run.jsonl", [PLAIN, sized(4, 4, 2.0, 2), sized(8, 4, 2.0, 3)], num_prompts=2,
+                     slow=[(sized(4, 4, 2.0, 2)[0].name, 1)])  # fmt: skip
+    gathered = gather([path])
+    (frame,) = frames(gathered, titles(cells(gathered)))
+    rows = {row.label: row.loss for row in plan_regrets(frame, frame.families()["ddtree"])}
+    assert rows == {"4 nodes, block 8": 0.0, "4 nodes, block 4": pytest.approx(1 - (2 + 4) / (2 + 40))}
 
 
 def test_conditions_of_several_runs_are_all_said():
@@ -395,7 +414,7 @@ def test_a_documents_results_are_made_of_a_summary(run, tmp_path, capsys):
     assert main(["report", str(run), "--out", str(tmp_path / "out"), "--readme", str(document)]) == 0
     text = document.read_text()
     assert text.startswith("# Title") and text.endswith("<!-- /results -->\n\nThe end.\n") and "old" not in text
-    assert "| `dflash` | 0.8 | 2.00x | 2.00-2.00 | 1.75 |" in text and "a processor (AVX2), 2 threads" in text
+    assert "| `dflash` | 0.8 | 2.00x |  | 1.75 |" in text and "a processor (AVX2), 2 threads" in text
     assert with_results(text, tmp_path) == text
     assert main(["report", "--readme", str(document)]) == 0
     assert "as it was" in capsys.readouterr().out

@@ -80,7 +80,7 @@ def test_methods_are_asked_for_sizes_that_they_have(name, sizes):
     [
         ("stop=a", "must be NAME=VALUE"),
         ("drafter=a,b", "run once for each"),
-        ("block_size=", "must be numbers"),
+        ("block_size=", "must be whole numbers"),
     ],
 )
 def test_what_cannot_be_swept_is_one_sentence(text, message):

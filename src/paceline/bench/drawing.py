@@ -9,8 +9,11 @@ from typing import Any
 from paceline.errors import InputError
 
 #: Colours from dark to light, so that prints in grey tell neighbours apart; markers do the rest.
-COLOURS = ("#1b1b3a", "#7b2d26", "#2a6f97", "#b5651d", "#5a9367", "#c08497", "#8ab6d6", "#d4b483")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COLOURS = (
+    "#1b1b3a", "#7b2d26", "#2a6f97", "#b5651d", "#5a9367", "#c08497", "#8ab6d6", "#d4b483", "#4d4d4d", "#8e44ad",
+    "#b3a100", "#a9a9a9",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dashdot", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "", "xx", "", "\\\\", "")
 
@@ -25,12 +28,15 @@ def marks(number: int) -> dict[str, Any]:
 
 
 def save(figure: Any, name: str, folder: Path) -> list[Path]:
-    """One figure as PNG and as SVG."""
+    """One figure as PNG and as SVG, the same bytes each time."""
+    from matplotlib import rc_context
+
     paths = []
     for kind in ("png", "svg"):
         path = folder / f"{name}.{kind}"
         temporary = path.with_name(f".{path.name}.tmp")
-        figure.savefig(temporary, dpi=150, format=kind)
+        with rc_context({"svg.hashsalt": name}):
+            figure.savefig(temporary, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
         temporary.replace(path)
         paths.append(path)
     return paths

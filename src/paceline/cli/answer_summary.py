@@ -35,7 +35,7 @@ def _drafted(statistics: Statistics) -> str:
     sizes = sorted((size, count) for size, count in statistics.block_sizes.items() if size > 1)
     blocks = ", ".join(f"{size} in {count}" for size, count in sizes) or "none"
     still = statistics.rounds - sum(count for _, count in sizes)
-    rest = f"; {still} rounds without the draft network" if still and sizes else ""
+    rest = f"; {still} {'round' if still == 1 else 'rounds'} without the draft network" if still and sizes else ""
     return f"{statistics.drafted / statistics.rounds:.1f} nodes a round; block size: {blocks} rounds{rest}"
 
 

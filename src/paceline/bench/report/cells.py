@@ -13,6 +13,8 @@ from paceline.bench.pooled import per_round, rate, stage_ms, tau
 from paceline.bench.report.gathered import Gathered
 from paceline.metrics import paired_speedup, repetition_rate
 
+FEW = 5
+"""Pairs from which on an interval is worth showing."""
 Tagged = tuple[int, Measurement]
 """A measurement with the number of its run."""
 

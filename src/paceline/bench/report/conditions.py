@@ -8,10 +8,11 @@ from typing import Any
 
 from paceline.bench.wording import counted, shown
 
-CONVENTION = (
-    "Speed-ups are over `plain`: medians of answers, paired, with 95% bootstrap intervals; tokens/s are all tokens "
-    "over all seconds; tau is tokens per round, bonus included."
-)
+_SPEEDUP = "Speed-ups are over `plain`: medians of answers, paired"
+_TAU = "tau is tokens per round, bonus included."
+OF_SETS = f"{_SPEEDUP}; {_TAU}"
+OF_ALL = f"{_SPEEDUP}, with 95% bootstrap intervals; tokens/s are all tokens over all seconds; {_TAU}"
+"""What the columns of a table are."""
 
 
 def conditions(provenance: Sequence[Mapping[str, Any]], answers: int, limits: Iterable[float]) -> str:

@@ -14,6 +14,7 @@ from paceline.bench.drawing import HATCHES, axes, marks, rows_for, save
 from paceline.bench.method import PLAIN
 from paceline.bench.policy_figures import by_size
 from paceline.bench.pooled import reached, stage_ms, tau
+from paceline.bench.report.cells import FEW
 from paceline.bench.report.frame import Frame
 from paceline.bench.report.regret import plan_regrets
 from paceline.bench.results import MethodFacts
@@ -42,7 +43,8 @@ def by_budget(frame: Frame) -> Any | None:
         at[rows[-1], name].plot(x, [tau(frame.done(m.name)) for m in methods], **style)
         if len(rows) > 1 and all(frame.paired(m.name)[1] for m in methods):
             speed = np.array([paired_speedup(*frame.paired(m.name)) for m in methods])
-            spread = np.abs(speed[:, 1:].T - speed[:, :1].T)
+            few = min(len(frame.paired(m.name)[1]) for m in methods) < FEW
+            spread = None if few else np.abs(speed[:, 1:].T - speed[:, :1].T)
             at[rows[0], name].errorbar(x, speed[:, 0], yerr=spread, capsize=2, elinewidth=0.7, **style)
             at[rows[0], name].axhline(1.0, color="0.5", linewidth=0.8)
     for (row, name), panel in at.items():
@@ -157,16 +159,17 @@ def _plain(frame: Frame) -> list[MethodFacts]:
 
 
 def by_position(frame: Frame) -> Any | None:
-    """Share of rounds whose accepted path reaches each position, at the fastest size of a method."""
-    found = {_shown(m, ", "): reached(frame.done(m.name)) for m in frame.best().values()}
-    found = {name: shares for name, shares in found.items() if shares}
-    if not found:
+    """Share of rounds whose accepted path reaches each position of a block, at the fastest size of a method."""
+    best = [m for m in frame.best().values() if reached(frame.done(m.name))]
+    if not best:
         return None
+    found = {_shown(m, ", "): reached(frame.done(m.name)) for m in best}
+    depths = [max(len(reached(frame.done(m.name))), int(m.settings.get(BLOCK_SIZE, 0)) - 1) for m in best]
     figure, (panel,) = axes(1, height=4.4, width=6.2)
     furthest = max(sum(share > _LEAST_SHARE for share in shares) for shares in found.values())
-    for number, (name, shares) in enumerate(found.items()):
-        shown = [100 * share for share in (*shares, *[0.0] * furthest)][:furthest]
-        panel.plot(range(1, furthest + 1), shown, label=name, markersize=5, **marks(number))
+    for number, ((name, shares), depth) in enumerate(zip(found.items(), depths, strict=True)):
+        shown = [100 * share for share in (*shares, *[0.0] * depth)][: min(depth, furthest)]
+        panel.plot(range(1, len(shown) + 1), shown, label=name, markersize=5, **marks(number))
     panel.set(xlabel="position after the last token", ylabel="rounds that accept this far, %")
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_ylim(bottom=0)
@@ -193,9 +196,11 @@ def regret(frame: Frame) -> Any | None:
         panel.set(title=name, ylim=(len(rows) - longest - 0.6, len(rows) - 0.4))
         panel.tick_params(axis="y", labelsize=8)
         panel.tick_params(labelbottom=True)
+    some = any(not row.is_fixed for rows in found.values() for row in rows)
+    policies = " (light: fixed; dark: policies)" if some else ""
     panels[0].set_xlim(0.0, 105 * max(row.high for rows in found.values() for row in rows) or 1.0)
     figure.supxlabel("tokens/s lost to the oracle, %")
-    return _titled(figure, "Regret of plans (light: fixed; dark: policies)", frame)
+    return _titled(figure, f"Regret of plans, 95% interval{policies}", frame)
 
 
 FIGURES: Mapping[str, Callable[[Frame], Any | None]] = MappingProxyType(

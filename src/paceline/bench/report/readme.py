@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.report.cells import Cell
-from paceline.bench.report.conditions import CONVENTION, conditions
+from paceline.bench.report.conditions import OF_ALL, conditions
 from paceline.bench.report.formats import markdown
 from paceline.bench.report.tables import Grid, by_set, overall, titles
 from paceline.errors import CheckpointError, InputError
@@ -60,7 +60,7 @@ def section(path: Path) -> str:
         summary = json.loads(path.read_text(encoding="utf-8"))
         cells = [_cell(row) for row in summary["cells"]]
         limits = [cell.asked["max_tokens"] for cell in cells if "max_tokens" in cell.asked]
-        parts = [f"{conditions(summary['provenance'], int(summary['answers']), limits)} {CONVENTION}"]
+        parts = [f"{conditions(summary['provenance'], int(summary['answers']), limits)} {OF_ALL}"]
         is_fair = not summary["warnings"] and bool(summary["written"])
         for asked, title in titles(cells).items():
             own = [cell for cell in cells if cell.request == asked]

@@ -1,4 +1,4 @@
-"""What a plan loses to the oracle: tokens/s, prompt by prompt, against the fastest fixed plan of each."""
+"""What a plan loses to the oracle: tokens/s over all prompts, against the fastest fixed plan of each."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ class Regret:
 
 def plan_regrets(frame: Frame, methods: Sequence[MethodFacts]) -> list[Regret]:
     """Plans of one method from the least loss on; nothing where fewer than two fixed plans were run."""
-    rates = {m.name: {(run, x.place): 1.0 / x.seconds_per_token for run, x in frame.measured[m.name]} for m in methods}
+    paces = {m.name: {(run, x.place): x.seconds_per_token for run, x in frame.measured[m.name]} for m in methods}
     fixed = [m.name for m in methods if m.settings.get("policy") == "fixed"]
     if len(fixed) < 2:
         return []
-    places = [place for place in rates[fixed[0]] if all(place in of_plan for of_plan in rates.values())]
+    tokens = {(run, x.place): len(x.answer.tokens) for run, x in frame.measured[fixed[0]]}
+    places = [place for place in tokens if all(place in of_plan for of_plan in paces.values())]
     if not places:
         return []
-    table = np.array([[rates[m.name][place] for m in methods] for place in places])
-    oracle = table[:, [m.name in fixed for m in methods]].max(1)
+    seconds = np.array([[paces[m.name][place] * tokens[place] for m in methods] for place in places])
+    oracle = seconds[:, [m.name in fixed for m in methods]].min(1)
     draws = np.random.default_rng(0).integers(len(places), size=(_RESAMPLES, len(places)))
     rows = []
     for column, m in enumerate(methods):
-        losses = 1.0 - table[draws, column].mean(1) / oracle[draws].mean(1)
+        losses = 1.0 - oracle[draws].sum(1) / seconds[draws, column].sum(1)
         low, high = np.percentile(losses, [2.5, 97.5])
-        loss = 1.0 - table[:, column].mean() / oracle.mean()
+        loss = 1.0 - oracle.sum() / seconds[:, column].sum()
         rows.append(Regret(m.plan or OWN, m.name in fixed, float(loss), float(low), float(high)))
     return sorted(rows, key=lambda row: row.loss)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from paceline.bench.measurement import Request
 from paceline.bench.method import PLAIN
-from paceline.bench.report.cells import Cell
+from paceline.bench.report.cells import FEW, Cell
 from paceline.bench.results import MethodFacts
 from paceline.bench.wording import shown
 
@@ -81,6 +81,8 @@ def overall(cells: Sequence[Cell]) -> Grid:
         "cut at the limit": lambda cell: f"{100 * cell.hit_limit:.0f}%",
         "repeated 4-grams": lambda cell: f"{100 * cell.repetition_rate:.0f}%",
     }
+    if len({cell.answers for cell in cells if cell.set_name is None}) > 1:
+        columns["answers"] = lambda cell: str(cell.answers)
     if any(cell.judged for cell in cells):
         columns["right"] = lambda cell: f"{cell.right}/{cell.judged}" if cell.judged else ""
     rows = [[say(cell) for say in columns.values()] for cell in cells if cell.set_name is None]
@@ -97,8 +99,8 @@ def _tau(cell: Cell) -> str:
 
 
 def _interval(cell: Cell) -> str:
-    """Of a single pair, or of plain decoding over itself, nothing can be said."""
-    if cell.speedup_low is None or cell.pairs < 2 or cell.method == PLAIN:
+    """Of a few pairs, or of plain decoding over itself, nothing can be said."""
+    if cell.speedup_low is None or cell.pairs < FEW or cell.method == PLAIN:
         return ""
     return f"{cell.speedup_low:.2f}-{cell.speedup_high:.2f}"
 

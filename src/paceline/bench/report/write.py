@@ -13,7 +13,7 @@ from paceline.bench.measurement import Measurement
 from paceline.bench.method import HF, PLAIN
 from paceline.bench.pooled import rate
 from paceline.bench.report.cells import Cell, as_row, cells
-from paceline.bench.report.conditions import CONVENTION, conditions
+from paceline.bench.report.conditions import OF_ALL, OF_SETS, conditions
 from paceline.bench.report.disturbed import disturbed
 from paceline.bench.report.figures import write_figures
 from paceline.bench.report.formats import comma_separated, latex, markdown
@@ -26,9 +26,10 @@ from paceline.errors import InputError
 from paceline.result_files import write_json, write_text
 
 SUMMARY = "summary.json"
-_TABLES: Mapping[str, tuple[str, Callable[[Sequence[Cell]], Grid]]] = MappingProxyType(
-    {"by_set": ("Speed-up and tau by prompt set", by_set), "overall": ("All prompts", overall)}
+_TABLES: Mapping[str, tuple[str, str, Callable[[Sequence[Cell]], Grid]]] = MappingProxyType(
+    {"by_set": ("Speed-up and tau by prompt set", OF_SETS, by_set), "overall": ("All prompts", OF_ALL, overall)}
 )
+"""Heading, what the columns are, and the table, by the name of its files."""
 
 
 def write_report(gathered: Gathered, folder: Path, sources: Sequence[Path] = ()) -> tuple[list[Path], list[str]]:
@@ -98,19 +99,19 @@ def _part(
 ) -> tuple[Part, list[Path]]:
     """What was measured with one kind of request, for the page and in files."""
     limits = [frame.asked["max_tokens"]] if "max_tokens" in frame.asked else []
-    said = f"{conditions([gathered.provenance[run] for run in frame.runs], frame.answers, limits)} {CONVENTION}"
+    said = conditions([gathered.provenance[run] for run in frame.runs], frame.answers, limits)
     tables, paths = {}, []
-    for name, (heading, make) in _TABLES.items():
+    for name, (heading, columns, make) in _TABLES.items():
         grid = tables[heading] = make(own) if not warnings else make(own).unmarked()
         notes = "".join(f"\n{warning}\n" for warning in warnings)
-        text = f"{heading}, {frame.title}. {said}\n\n{markdown(grid)}{notes}"
+        text = f"{heading}, {frame.title}. {said} {columns}\n\n{markdown(grid)}{notes}"
         paths.append(_kept(folder / f"{name}{suffix}.md", text))
         comments = "".join(f"% note: {warning}\n" for warning in warnings)
-        table = latex(grid, f"{heading}, {frame.title}. {said}", f"{name}{suffix}")
+        table = latex(grid, f"{heading}, {frame.title}. {said} {columns}", f"{name}{suffix}")
         paths.append(_kept(folder / f"{name}{suffix}.tex", comments + table))
     drawn = write_figures(frame, suffix, folder)
     svg = {path.stem: path.read_text("utf-8") for path in drawn if path.suffix == ".svg"}
-    return Part(frame.title, said, tables, svg), paths + drawn
+    return Part(frame.title, f"{said} {OF_ALL}", tables, svg), paths + drawn
 
 
 def _slug(title: str) -> str:
