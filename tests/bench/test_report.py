@@ -357,6 +357,33 @@ def test_a_report_writes_over_no_file_of_somebody_else(run, tmp_path, name, caps
     assert {path.name: path.read_text() for path in out.iterdir()} == {name: "mine"}
 
 
+@pytest.mark.parametrize("what", ["folder", "link"])
+def test_what_took_the_place_of_a_report_s_file_is_left_and_so_is_the_report(run, tmp_path, what, capsys):
+    out = tmp_path / "out"
+    write_report(gather([run]), out)
+    (out / "results.csv").unlink()
+    if what == "folder":
+        (out / "results.csv").mkdir()
+    else:
+        (out / "results.csv").symlink_to(tmp_path / "later")
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert main(["report", str(run), "--out", str(out)]) == 2
+    assert "no report of this version wrote it" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert {path.name for path in out.iterdir()} == {*before, "results.csv"}
+
+
+@pytest.mark.parametrize("name", ["\\u0000", "\\ud800", "../mine.txt", "..", ""])
+def test_names_in_a_summary_that_no_report_wrote_are_let_be(run, tmp_path, name):
+    out = tmp_path / "out"
+    write_report(gather([run]), out)
+    (tmp_path / "mine.txt").write_text("mine")
+    text = (out / "summary.json").read_text()
+    (out / "summary.json").write_text(text.replace('"written": [', f'"written": ["{name}",', 1))
+    write_report(gather([run]), out)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
 def test_a_report_writes_over_none_of_what_it_is_made_of(run, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["report", str(run), "--out", str(out)]) == 0
@@ -369,7 +396,7 @@ def test_a_report_writes_over_none_of_what_it_is_made_of(run, tmp_path, capsys):
 
 
 def test_the_same_measurements_under_two_names_are_refused(run, tmp_path):
-    (tmp_path / "copy.jsonl").write_bytes(run.read_bytes())
+    (tmp_path / "copy.jsonl").write_text(run.read_text().replace('"number": 1', '"number":  1') + '{"num')
     with pytest.raises(InputError, match="hold the same measurements"):
         gather([run, tmp_path / "copy.jsonl"])
 
@@ -443,6 +470,7 @@ SECTION = "<!-- results: out/summary.json -->\nold\n<!-- /results -->\n"
     [
         "<!-- results: out/summary.json -->\nmine\n" + SECTION,
         SECTION + "<!-- results: out/summary.json -->\nmine\n",
+        "<!-- results: out/summary.json -->\nold\n<!-- /result -->\nmine\n<!-- /results -->\n",
         "<!-- results: a b.json -->\nmine\n<!-- /results -->\n",
         "<!--results: out/summary.json-->\nmine\n<!-- /results -->\n",
     ],

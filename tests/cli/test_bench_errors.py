@@ -81,6 +81,8 @@ def test_bench_does_not_write_over_its_prompts(tmp_path, capsys):
     prompts.write_text('{"turns": ["hello"]}\n')
     assert main(["bench", "--prompts", str(prompts), "--json", str(tmp_path / "." / "made.jsonl")]) == 2
     assert "which it would replace" in capsys.readouterr().err
+    assert main(["bench", "--prompts", str(prompts), "--results", str(prompts)]) == 2
+    assert "is the file of prompts too" in capsys.readouterr().err
     assert prompts.read_text() == '{"turns": ["hello"]}\n'
 
 

@@ -29,6 +29,8 @@ def check_arguments(args: Arguments, prompts: Sequence[Prompt]) -> None:
     """
     check_writable(args.json, "--json")
     check_writable(args.results, "--results")
+    if args.results is not None and args.results.resolve() in {path.resolve() for path in args.prompts}:
+        raise InputError(f"--results {str(args.results)!r} is the file of prompts too; name another.")
     read_or_written = [path.resolve() for path in (*args.prompts, args.results) if path is not None]
     if args.json is not None and args.json.resolve() in read_or_written:
         raise InputError(

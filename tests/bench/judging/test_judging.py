@@ -113,6 +113,10 @@ def test_a_program_beyond_its_limits_does_not_come_through(program):
         "import os\nos.fork()",
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
         "import atexit, time\natexit.register(time.sleep, 60)",
+        "import pickle\nclass A: pass\nassert isinstance(pickle.loads(pickle.dumps(A())), A)",
+        "import typing\nclass B: pass\nclass A:\n    x: 'B'\nassert typing.get_type_hints(A) == {'x': B}",
+        "import multiprocessing\ndef f(x): return x + 1\n"
+        "assert multiprocessing.get_context('fork').Pool(2).map(f, [1, 2]) == [2, 3]",
     ],
 )
 def test_a_right_program_has_come_through_whatever_it_leaves_running(program):

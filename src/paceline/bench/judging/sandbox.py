@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 _NEW_USER, _NEW_NETWORK, _ADOPT_ORPHANS = 0x10000000, 0x40000000, 36
@@ -50,8 +51,10 @@ def _run(program: str, memory: int, file_size: int, seconds: float) -> None:
     ):
         resource.setrlimit(limit, (value, value))
     own = os.getpid()
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
     try:
-        exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})
+        exec(compile(program, "program.py", "exec"), vars(module))
     except BaseException:
         os._exit(1)
     if os.getpid() != own:

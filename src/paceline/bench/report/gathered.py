@@ -45,7 +45,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("a results file is named twice; name each once.")
     runs = [read_results(path) for path in paths]
-    _refuse_copies(paths)
+    _refuse_copies(paths, runs)
     for path, run in zip(paths, runs, strict=True):
         _check_comparable(path, run, paths[0], runs[0])
         if not run.by_prompt:
@@ -66,13 +66,12 @@ def gather(paths: Sequence[Path]) -> Gathered:
     )
 
 
-def _refuse_copies(paths: Sequence[Path]) -> None:
+def _refuse_copies(paths: Sequence[Path], runs: Sequence[Results]) -> None:
     """Measurements would count twice."""
-    seen: dict[bytes, Path] = {}
-    for path in paths:
-        first = seen.setdefault(path.read_bytes(), path)
-        if first is not path:
-            raise InputError(f"{str(first)!r} and {str(path)!r} hold the same measurements; leave one out.")
+    for number, run in enumerate(runs):
+        for path, other in zip(paths[:number], runs, strict=False):
+            if run == other:
+                raise InputError(f"{str(path)!r} and {str(paths[number])!r} hold the same measurements; leave one out.")
 
 
 def _check_comparable(path: Path, run: Results, first: Path, other: Results) -> None:

@@ -19,7 +19,7 @@ from paceline.bench.report.tables import Grid, by_set, overall, titles
 from paceline.errors import CheckpointError, InputError
 
 _BEGINNING = re.compile(r"<!--\s*results\b")
-_SECTION = re.compile(r"(<!-- results: (\S+) -->\r?\n)(?:(?!<!--\s*results\b).)*?(<!-- /results -->)", re.DOTALL)
+_SECTION = re.compile(r"(<!-- results: (\S+) -->\r?\n)(?:(?!<!--).)*(<!-- /results -->)", re.DOTALL)
 
 
 def check_sections(document: str) -> None:

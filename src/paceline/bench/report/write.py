@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from paceline.errors import InputError
 from paceline.result_files import write_json, write_text
 
 SUMMARY = "summary.json"
+_FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)
 _TABLES: Mapping[str, tuple[str, str, Callable[[Sequence[Cell]], Grid]]] = MappingProxyType(
     {"by_set": ("Speed-up and tau by prompt set", OF_SETS, by_set), "overall": ("All prompts", OF_ALL, overall)}
 )
@@ -48,16 +51,17 @@ def write_report(gathered: Gathered, folder: Path, sources: Sequence[Path] = ())
         paths, warnings = _write(gathered, Path(fresh))
         earlier = _earlier(folder)
         _check_ours(folder, [path.name for path in paths], earlier, sources)
+        written = [path.replace(folder / path.name) for path in paths]
         for name in earlier - {path.name for path in paths}:
             (folder / name).unlink(missing_ok=True)
-        return [path.replace(folder / path.name) for path in paths], warnings
+        return written, warnings
 
 
 def _earlier(folder: Path) -> set[str]:
     """Files that an earlier report wrote here, by its summary."""
     try:
         names = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["written"]
-        return {name for name in names if Path(name).name == name}
+        return {name for name in names if _FILE_NAME.fullmatch(name)}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
 
@@ -67,7 +71,9 @@ def _check_ours(folder: Path, names: Sequence[str], earlier: set[str], sources: 
     for name in sorted({*names, *earlier}):
         if (folder / name).resolve() in read:
             raise InputError(f"{str(folder / name)!r} is read and would be written; give --out another folder.")
-        if name not in earlier and (folder / name).exists():
+        if not os.path.lexists(folder / name):
+            continue
+        if name not in earlier or (folder / name).is_symlink() or not (folder / name).is_file():
             raise InputError(
                 f"{str(folder / name)!r} is there, and no report of this version wrote it; give --out another folder."
             )
