@@ -432,7 +432,7 @@ def test_an_unfinished_run_is_reported_as_such(tmp_path):
     path = write_run(tmp_path / "run.jsonl", [PLAIN, DFLASH])
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]) + '{"number": 3, "answ')
-    assert gather([path]).warnings == ("run.jsonl is not complete: 1 prompts have not been measured.",)
+    assert gather([path]).warnings == ("run.jsonl is not complete: 1 prompt missing.",)
 
 
 def test_a_documents_results_are_made_of_a_summary(run, tmp_path, capsys):

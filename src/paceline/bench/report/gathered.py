@@ -10,6 +10,7 @@ from typing import Any
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import HF, PLAIN
 from paceline.bench.results import COMPARABLE, MethodFacts, Results, read_results
+from paceline.bench.wording import counted
 from paceline.errors import InputError
 
 _LONG = 60
@@ -144,7 +145,7 @@ def _warnings(paths: Sequence[Path], runs: Sequence[Results], found: Sequence[tu
     for path, run in zip(paths, runs, strict=True):
         missing = len(run.settings.get("prompts", ())) - len(run.by_prompt)
         if missing > 0:
-            said.append(f"{path.name} is not complete: {missing} prompts have not been measured.")
+            said.append(f"{path.name} is not complete: {counted(missing, 'prompt')} missing.")
         if PLAIN not in {m.name for m in run.methods}:
             said.append(f"{path.name} has no plain decoding, so that its methods have no speed-up.")
     places: dict[str, set[tuple[str, str, int]]] = {}
