@@ -71,10 +71,17 @@ def test_a_sweep_measures_every_combination_and_is_reported(folder, tmp_path, ca
     assert (tmp_path / "report" / "by_budget_T0.svg").exists()
 
 
+def hears_ctrl_c():
+    """Shells start what runs in the background deaf to it, and so would be what that starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def ended(command, out, number):
     """(exit code, what was said to the user) of a bench that gets a signal once it has measured a prompt."""
     there = out.read_text().count("\n") if out.exists() else 1  # a new file has a head too
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c
+    )
     while process.poll() is None and (not out.exists() or out.read_text().count("\n") <= there):
         time.sleep(0.02)
     assert process.poll() is None, "it was over before it was ended"
