@@ -15,26 +15,26 @@ def rate(done: Sequence[Measurement]) -> float:
     return tokens_per_s(sum(len(x.answer.tokens) for x in done), sum(x.seconds for x in done))
 
 
-def counted(done: Sequence[Measurement]) -> list[Statistics]:
+def with_rounds(done: Sequence[Measurement]) -> list[Statistics]:
     """The counts of those that have rounds: Hugging Face's own generate says nothing of them."""
     return [s for x in done if (s := x.answer.statistics) is not None and s.rounds]
 
 
 def tau(done: Sequence[Measurement]) -> float | None:
     """Acceptance length; None without rounds."""
-    counts = counted(done)
+    counts = with_rounds(done)
     return acceptance_length(sum(s.accepted for s in counts), sum(s.rounds for s in counts)) if counts else None
 
 
 def per_round(done: Sequence[Measurement], name: str) -> float | None:
     """One of the counts (`drafted`, `drafter_calls`), a round; None without rounds."""
-    counts = counted(done)
+    counts = with_rounds(done)
     return sum(getattr(s, name) for s in counts) / sum(s.rounds for s in counts) if counts else None
 
 
 def stage_ms(done: Sequence[Measurement]) -> dict[str, float]:
     """Milliseconds of a round by stage, in the order of the stages."""
-    counts = counted(done)
+    counts = with_rounds(done)
     spent: Counter[str] = Counter()
     for s in counts:
         spent.update(s.stage_ms)
@@ -44,7 +44,7 @@ def stage_ms(done: Sequence[Measurement]) -> dict[str, float]:
 
 def reached(done: Sequence[Measurement]) -> list[float]:
     """Share of rounds whose accepted path reached each depth, from 1 on."""
-    counts = counted(done)
+    counts = with_rounds(done)
     rounds = sum(s.rounds for s in counts)
     found: Counter[int] = Counter()
     for s in counts:

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.bench.measurement import Measurement
 from paceline.bench.method import HF, PLAIN, Described
-from paceline.bench.pooled import counted, per_round, rate, reached, stage_ms, tau
+from paceline.bench.pooled import per_round, rate, reached, stage_ms, tau, with_rounds
 from paceline.metrics import paired_speedup, repetition_rate
 
 
@@ -59,7 +59,7 @@ def _same_texts(done: Sequence[Measurement], baseline: Sequence[Measurement]) ->
 
 def _loop_counts(done: Sequence[Measurement]) -> dict[str, Any]:
     """Acceptance, nodes and stage times (milliseconds a round), summed over prompts before dividing."""
-    if not counted(done):
+    if not with_rounds(done):
         return {
             "acceptance_length": None,
             "nodes_per_round": None,

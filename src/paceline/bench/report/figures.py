@@ -160,16 +160,15 @@ def _plain(frame: Frame) -> list[MethodFacts]:
 
 def by_position(frame: Frame) -> Any | None:
     """Share of rounds whose accepted path reaches each position of a block, at the fastest size of a method."""
-    best = [m for m in frame.best().values() if reached(frame.done(m.name))]
-    if not best:
+    found = [(m, shares) for m in frame.best().values() if (shares := reached(frame.done(m.name)))]
+    if not found:
         return None
-    found = {_shown(m, ", "): reached(frame.done(m.name)) for m in best}
-    depths = [max(len(reached(frame.done(m.name))), int(m.settings.get(BLOCK_SIZE, 0)) - 1) for m in best]
     figure, (panel,) = axes(1, height=4.4, width=6.2)
-    furthest = max(sum(share > _LEAST_SHARE for share in shares) for shares in found.values())
-    for number, ((name, shares), depth) in enumerate(zip(found.items(), depths, strict=True)):
+    furthest = max(sum(share > _LEAST_SHARE for share in shares) for _, shares in found)
+    for number, (m, shares) in enumerate(found):
+        depth = max(len(shares), int(m.settings.get(BLOCK_SIZE, 0)) - 1)
         shown = [100 * share for share in (*shares, *[0.0] * depth)][: min(depth, furthest)]
-        panel.plot(range(1, len(shown) + 1), shown, label=name, markersize=5, **marks(number))
+        panel.plot(range(1, len(shown) + 1), shown, label=_shown(m, ", "), markersize=5, **marks(number))
     panel.set(xlabel="position after the last token", ylabel="rounds that accept this far, %")
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_ylim(bottom=0)

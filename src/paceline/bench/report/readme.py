@@ -61,7 +61,7 @@ def section(path: Path) -> str:
         cells = [_cell(row) for row in summary["cells"]]
         limits = [cell.asked["max_tokens"] for cell in cells if "max_tokens" in cell.asked]
         parts = [f"{conditions(summary['provenance'], int(summary['answers']), limits)} {OF_ALL}"]
-        is_fair = not summary["warnings"] and bool(summary["written"])
+        is_fair = not summary["warnings"]
         for asked, title in titles(cells).items():
             own = [cell for cell in cells if cell.request == asked]
             parts += [f"{title}, all prompts:", _table(overall(own), is_fair)]
